@@ -51,7 +51,8 @@ class ALIE(Attack):
 def paper_z(clients: int, attackers: int) -> float:
     """Return the paper's z.
 
-    With it, the attackers and the honest clients farther from the mean form a majority.
+    Some honest clients are farther from the mean than z standard deviations. Together with the attackers they form a
+    majority.
     """
     honest = clients - attackers
     supporters = max(1, clients // 2 + 1 - attackers)

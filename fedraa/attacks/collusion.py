@@ -28,7 +28,7 @@ class Collusion(Stateful):
     Args:
         plan: The attack and the attackers.
         size: Number of parameters of the model, d.
-        voters: Number of updates in an asynchronous server's buffer, or of all clients without a buffer.
+        voters: Number of updates in an asynchronous server's buffer; without a buffer, number of all clients.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)

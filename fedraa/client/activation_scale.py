@@ -1,4 +1,4 @@
-"""Scaling of a submodel's activations by (all units of a layer) / (kept units) during local training."""
+"""Scaling of a submodel's activations by (units of the full model) / (units of the submodel) during local training."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -9,17 +9,17 @@ from fedraa.submodels import Traced
 
 
 def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *, inner: bool = False) -> None:
-    """Multiply the inputs of layers that read cut units by (units of the group) / (kept units).
+    """Multiply the inputs of some layers of a fragment by (units of the full model) / (units of the fragment).
 
-    This affects layers with cut inputs and uncut outputs. With it, the full model's logits are the mean of the
-    fragments' logits, weighted by their shares of the units.
+    These are the layers that have fewer inputs than in the full model, but all of its outputs. With the scaling, the
+    full model's logits are the mean of the fragments' logits, weighted by their shares of the units.
 
     Args:
         module: The module of the fragment. Hooks are added to its layers.
         traced: The traced full model.
         widths: Number of kept units of each width group.
-        inner: True to also scale the inputs of layers with cut inputs and cut outputs. IST needs this: its units change
-            clients in every round, so that a unit of the full model reads the units of all clients.
+        inner: True to also scale the inputs of layers that have fewer inputs and fewer outputs. IST needs this: its
+            units change clients in every round, so that a unit of the full model reads the units of all clients.
     """
     entries = chain.from_iterable(group.entries for group in traced.groups)
     cut = {(entry.tensor, entry.dim) for entry in entries}

@@ -131,7 +131,7 @@ class BatchedTrainer(Trainer):
         steps = max(self._count_steps(one.task, len(one.y)) for one in work)
         x = np.zeros((self._height, longest + 1, *work[0].x.shape[1:]), work[0].x.dtype)
         y = np.full((self._height, longest + 1), PADDING)
-        # Position `longest` means that a minibatch has no sample there.
+        # The entry `longest` stands for a missing sample of a minibatch.
         orders = np.full((steps, self._height, width), longest)
         new_epochs: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, one in enumerate(work):

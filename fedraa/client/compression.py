@@ -53,9 +53,9 @@ class Compressor(ABC):
         """Return the size in bytes of the message for a delta of `coordinates` entries."""
 
     def for_feedback(self) -> "Compressor | None":
-        """Return the compressor to use with error feedback, or None if it does not allow error feedback.
+        """Return the compressor to use with error feedback, or None if error feedback is impossible.
 
-        Its compression error must never be larger than the delta.
+        The compression error of the returned compressor must never be larger than the delta.
         """
         return self
 
@@ -229,7 +229,7 @@ class ScaledSign(Sign):
 
 
 def count_kept(share: float, coordinates: int) -> int:
-    """Return the number of entries to send: the given share, but at least 1 unless the delta is empty."""
+    """Return the number of entries to send: the given share of all entries, at least 1. It is 0 for an empty delta."""
     return min(coordinates, max(1, round(share * coordinates)))
 
 

@@ -1,7 +1,7 @@
 """Adam steps for embeddings, while SGD with an adaptive learning rate trains all other layers.
 
 A token that is rare in the data has a small mean gradient. With a rate that suits the other layers, SGD hardly moves
-the embedding of this token. Therefore embeddings have Adam steps with a rate that does not adapt.
+the embedding of this token. Therefore Adam trains the embeddings, with a rate that does not adapt.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ EMBEDDING_RATE = 0.03
 def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, module: nn.Module) -> list[slice]:
     """Return the slices of the flat buffer that hold embeddings with Adam steps, in ascending order.
 
-    The list is empty unless the learning rate is adaptive and the local optimizer is SGD. It is also empty if a term
-    such as weight decay gives unused tokens a gradient. A tensor that another layer also uses is not in it.
+    The list is empty if the learning rate is not adaptive or the local optimizer is not SGD. It is also empty if a term
+    such as weight decay gives unused tokens a gradient. An embedding whose tensor another layer also uses is left out.
 
     Args:
         settings: The settings of local training.
@@ -71,7 +71,7 @@ class EmbeddingSteps:
 
     Args:
         steps: The steps of the local optimizer, for all other coordinates.
-        weights: The buffer [k] that the task trains, or [height, k] for several clients, with the received weights.
+        weights: The buffer [k] that the task trains, or [height, k] for several clients. It has the received weights.
         embeddings: The slices of the embeddings, in the order of the buffer.
     """
 

@@ -19,7 +19,7 @@ class KeptBuffer:
             client receives. A buffer with a `size` may also start from an array [size].
         size: The number of values. None means one value per parameter of the model, or per entry of `coordinates`. A
             task then carries only the values of the coordinates that it trains.
-        coordinates: The coordinates of the model, ascending, that have a value; None for all.
+        coordinates: The coordinates of the model that have a value, in ascending order; None for all.
     """
 
     name: str

@@ -45,7 +45,7 @@ class LocalTraining:
         control: True to add the control variate c - c_i to the gradient (SCAFFOLD).
         full_gradient: True to also send the full-batch gradient at the received weights (MimeLite).
         squares: True to also send, for each coordinate, the sum of its squared gradients over all local steps
-            (PruneFL), also for coordinates outside of the mask.
+            (PruneFL). This includes coordinates outside of the mask.
         adversary: True to train on inputs that an adversary of each client has changed (FedRobust).
         label_masked: True to set the logits of labels that the client's data lack to 0 (HeteroFL).
         logit_calibration: k in log((k * p + (1 - k) * q) / q), which is added to the logits. p is the share of each
@@ -170,7 +170,7 @@ class LocalTraining:
         return np.asarray(self.samples_in(steps, shard) * self.passes + shard * self.extra_epochs)
 
     def path_length(self, lr: float, steps: int) -> float:
-        """Return the length of the path of SGD steps if every gradient had length 1 (lr * ||a||_1 in FedNova).
+        """Return the length that the path of SGD would have with gradients of length 1 (lr * ||a||_1 in FedNova).
 
         With momentum m and proximal weight mu, the length x follows v <- m v + 1 - mu x, x <- x + lr v.
 

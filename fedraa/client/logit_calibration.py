@@ -13,7 +13,7 @@ def log_prior(
 ) -> Tensor:
     """Return log((share * p + (1 - share) * q) / q) for each client and label, float32 [shards, classes].
 
-    A frequency of 0 is replaced by that of a thousandth of a sample.
+    A frequency of 0 counts as the frequency of 0.001 samples, because log(0) is infinite.
 
     Args:
         shards: The labels of each client's samples.

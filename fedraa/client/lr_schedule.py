@@ -11,7 +11,8 @@ STEP_UNITS = ("steps", LOCAL)
 UNITS = (*STEP_UNITS, "time", "passes")
 AUTO = "auto"
 ADAPTIVE = "adaptive"
-# If the cosine of tasks (`HalfwayCosine`) has this value, the learning rate of `adaptive` stays constant.
+# The schedule `adaptive` raises the learning rate if the cosine between the changes in both halves of a task
+# (`HalfwayCosine`) is above this value, and lowers it if the cosine is below.
 DEFAULT_COSINE = -0.05
 EXPECTED = (
     "constant, adaptive, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes "
@@ -26,8 +27,7 @@ USUAL_SCHEDULES = {
     "step": "steps:150,250:0.1",
     "steps": "steps:150,250:0.1",
 }
-# The last step of a cosine schedule over time or passes counts as at this fraction of the schedule. The factor thus
-# stays above 0.
+# A cosine schedule over time or passes ends at this fraction of its length. The factor is then still above 0.
 COSINE_END = 0.99
 
 
@@ -53,7 +53,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     """Return the learning-rate factor as a function of the progress, in the unit of `lr_unit`.
 
     - `constant`: The factor is 1.
-    - `adaptive` or `adaptive:COSINE`: The factor is 1. The server multiplies it by a factor that it adapts.
+    - `adaptive` or `adaptive:COSINE`: The factor is 1. The server adapts a second factor during the run.
     - `exponential:D`: The factor is D^step (FedCM has 0.998).
     - `steps:A,B,...:F`: The factor is multiplied by F at each of the steps A, B, ... (HeteroFL has 150,250:0.1).
     - `cosine:T`: The factor falls from 1 towards 0 over T steps. With `cosine:auto`, T is the length of a task.

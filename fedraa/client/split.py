@@ -53,7 +53,7 @@ class Channel:
 
 
 class _Crossing(torch.autograd.Function):
-    """An autograd function: activations pass up in the forward pass, their gradient down in the backward pass."""
+    """An autograd function that sends activations up in the forward pass, and their gradient down in the backward."""
 
     @staticmethod
     def forward(ctx: Any, activations: Tensor, channel: Channel) -> Tensor:

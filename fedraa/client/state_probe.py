@@ -38,7 +38,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 MAX_PROBE_SAMPLES = 4
 # Values for step counters, because a model may behave differently after a certain number of steps.
 TRIED_STEP_COUNTS = (1, 10, 100, 1_000, 1_000_000)
-# Copies of a model share its parameters if there are more than this number.
+# If a model has more parameters than this number, copies of the model share them.
 LARGE_MODEL_PARAMETERS = 50_000_000
 
 
@@ -48,7 +48,7 @@ def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tenso
     Args:
         module: The module with its weights. It is not changed.
         example: A batch of at least two samples, tensors [b, ...].
-        outputs: A function that returns the output tensor, with a row per sample, of the module's result.
+        outputs: A function that returns the output tensor in the module's result. It has one row per sample.
 
     Raises:
         InputError: Training depends on state that clients do not send to the server, or evaluation depends on state
@@ -242,7 +242,7 @@ class _Probe:
             return None
 
     def _find_estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that a run estimates before an evaluation, and those of them that evaluation reads."""
+        """Return the buffers that a run estimates before an evaluation, then the subset that the evaluation reads."""
         expected = self._try_module(self._copy_with({}), training=False)
         read = set(self._known & set(buffers))
         constant = self._find_constants(buffers)
@@ -276,7 +276,7 @@ class _Probe:
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that passes over one batch change, and those of them that evaluation reads.
+        """Pass one batch through the model repeatedly. Return the buffers that change, and those that evaluation reads.
 
         Raise InputError if a buffer does not converge, or if evaluation reads a buffer that the passes never change.
         """
@@ -331,7 +331,8 @@ class _Probe:
     def _smallest_batch(self, *, training: bool) -> int:
         """Return the smallest batch size for which the module works, 1 or 2.
 
-        One sample must give one output row, no error, and finite values if two samples do.
+        The result is 1 if one sample gives one output row without an error. If the values of two samples are finite,
+        those of one sample must be finite too.
         """
         try:
             pair_shape, pair_finite = self._output_shape(2, training=training)

@@ -40,7 +40,7 @@ from fedraa.submodels.flat import copy_to_numpy, is_by_piece
 from fedraa.submodels.personal_layers import find_personal, personal_mask
 from fedraa.submodels.tracing.modes import WithoutDropout
 
-# Samples per forward pass for the gradient over all samples. Fewer samples need less memory.
+# The gradient over all samples is computed in batches of this size, to save memory.
 FULL_BATCH = 1024
 # Maximum bytes of clients' data that a trainer keeps on a GPU.
 RESIDENT_BYTES = 2 * 2**30
@@ -56,8 +56,8 @@ class Work(NamedTuple):
         task: The task.
         x: Inputs [n, ...].
         y: Targets [n, ...].
-        read_epoch: A function from the epoch's number to its inputs and targets; None if all epochs have the same
-            samples. `x` and `y` belong to epoch 0.
+        read_epoch: A function of the number of an epoch. It returns the inputs and targets of this epoch. None if all
+            epochs have the same samples. `x` and `y` belong to epoch 0.
     """
 
     task: Task
@@ -320,7 +320,7 @@ class Trainer:
     def _cache_on_device(self, client: int, x: Tree, y: npt.NDArray[Any]) -> Shard | None:
         """Return the client's data on the device, or None if they exceed `resident_bytes`.
 
-        The least recently used data of other clients make room for them.
+        To make room, the least recently used data of other clients are removed from the device.
         """
         taken = count_bytes(x) + y.nbytes
         if client in self._resident:

@@ -108,7 +108,7 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
-    """Return True if a tuple has an array per input of the model. Return False if it has the samples."""
+    """Return True if the items of a tuple are the inputs of a model, False if they are samples."""
     return len(x) != len(y) and all(hasattr(part, "__len__") and len(part) == len(y) for part in x)
 
 

@@ -24,7 +24,7 @@ NOISE = 1e-14
 def warn_lost_digits(name: str, x: Array) -> None:
     """Warn if float32 cannot distinguish the values of a channel (dimension 1) of x.
 
-    The function checks about `MAX_ROWS` rows at equal distances.
+    The function checks about `MAX_ROWS` evenly spaced rows.
 
     Args:
         name: The name of x in the warning.

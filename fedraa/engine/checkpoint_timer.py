@@ -42,7 +42,7 @@ class CheckpointTimer:
         """Begin the pause until the next checkpoint.
 
         Args:
-            seconds: The time in which the newest checkpoint was written.
+            seconds: The time that it took to write the newest checkpoint.
         """
         now = time.monotonic()
         longest = max(seconds, now - self._started_at)

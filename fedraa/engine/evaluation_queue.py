@@ -10,7 +10,7 @@ from fedraa.objectives import Target
 from fedraa.rundir.event_log import EventLog
 from fedraa.server.server import Server
 
-# Maximum number of evaluations in progress, unless training waits for each evaluation.
+# Maximum number of evaluations in progress. It has no effect if training waits for each evaluation.
 MAX_PENDING_EVALS = 4
 
 

@@ -53,7 +53,7 @@ class Executor(Protocol):
         """Return True if all workers start within `timeout` seconds."""
 
     def share(self, params: Vector) -> SharedBuffer:
-        """Return a constant buffer for several tasks, which is stored and sent to each worker only once."""
+        """Return a constant buffer for several tasks. It is stored only once, and sent to each worker only once."""
 
     def submit(self, task: Task, due: float) -> None:
         """Queue the task for training. Tasks due earlier go first."""

@@ -203,7 +203,7 @@ class Loop:
         return None
 
     def _time_is_up(self) -> bool:
-        """Return True if the time limit has passed, or if the virtual clock's next update is after it."""
+        """Return True if the time limit has passed. On the virtual clock, also if the next update is due after it."""
         limit = self._limits.time
         # A due evaluation comes first, because its model was reached before the limit.
         if limit is None or self.evaluations.due(self.server.step):
@@ -286,7 +286,7 @@ class Loop:
         return self._tasks.remove(number), accepted
 
     def _next_on_wall_clock(self) -> tuple[Task, Outcome] | None:
-        """Return the first task with an outcome that is due, and the outcome, or None without such a task."""
+        """Return the first due task whose outcome has arrived, and the outcome. Return None without such a task."""
         closes_at = self.server.closes_at
         until_due = max(0.0, min(self._tasks.next_outcome_due, closes_at) - self.clock.elapsed_seconds())
         with self.times.server.on("wait"):

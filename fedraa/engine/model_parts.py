@@ -1,4 +1,4 @@
-"""Preparation of a user's model: remove its wrappers, and trace it if the method cuts models."""
+"""Preparation of a user's model: remove its wrappers, and trace it if the method cuts units out of models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -50,7 +50,7 @@ def trace_model(
     tell: Callable[[str], None] | None = None,
     cut_layers: Sequence[str] | None = None,
 ) -> Traced:
-    """Return the model as a Traced, with width groups (units that can be cut) only if the method cuts models.
+    """Return the model as a Traced. It has width groups (units that can be cut) only if the method cuts models.
 
     Args:
         method: The method that trains the model.
@@ -80,7 +80,7 @@ def trace_model(
 
 @contextmanager
 def naming_whole_methods(method: Method) -> Iterator[None]:
-    """Add to an Uncuttable error of the block a hint with methods that train the whole model."""
+    """If the `with` block raises Uncuttable, add a hint that names methods which train the whole model."""
     try:
         yield
     except Uncuttable as error:

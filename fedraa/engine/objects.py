@@ -19,9 +19,9 @@ _MARK = "given as an object"
 def split_objects(
     model: object, dataset: object, fields: Mapping[str, object]
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return the model and the dataset if they are objects, otherwise None, and the fields with their names.
+    """Return the model object, the dataset object, and the fields with the names of model and dataset.
 
-    A function that returns a dataset is called.
+    An object is None if the user gave only a name. A function that returns a dataset is called.
 
     Args:
         model: A module, or the name of a model.
@@ -69,8 +69,8 @@ def objects_of(
 
     Args:
         fields: The fields of the experiment.
-        model: The model, if it is an object.
-        dataset: The dataset, if it is an object.
+        model: The model object; None if the user gave a name.
+        dataset: The dataset object; None if the user gave a name.
     """
     names = [name for name, part in (("model", model), ("dataset", dataset)) if part is not None]
     names += [name for name, value in fields.items() if name not in names and not _is_written_whole(value)]
@@ -78,7 +78,7 @@ def objects_of(
 
 
 def object_names(model: nn.Module | None, dataset: Dataset | FederatedDataset | None) -> dict[str, str]:
-    """Return the texts of the fields `model` and `dataset` in config.json if these are objects."""
+    """Return texts for the fields `model` and `dataset` of config.json, for each one that is an object."""
     names: dict[str, str] = {}
     if model is not None:
         names["model"] = f"{type(model).__name__} ({_MARK})"

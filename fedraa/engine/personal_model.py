@@ -39,8 +39,9 @@ def load_personal_model(
         predicted = net(images).argmax(1)
 
     The module is in evaluation mode and takes unscaled inputs, as the data set has them. It is the model that the
-    client keeps, if the method keeps personal models. Otherwise the run needs the option `personalised`, and it is the
-    global model after training on the client's samples. A client that has never trained has the global model.
+    client keeps, if the method keeps personal models. Otherwise it is the global model after training
+    on the client's samples, and the run needs the option `personalised`. A client that has never trained has the
+    global model.
 
     Args:
         directory: The run directory.

@@ -32,7 +32,7 @@ os.register_at_fork(after_in_child=_guard.release_all)
 
 
 def refuse_nested_run() -> None:
-    """Raise InputError if the calling thread is in a run, as a callback is."""
+    """Raise InputError if the calling thread is already in a run, for example in a callback of the run."""
     if _guard.running_thread == threading.get_ident():
         raise InputError(
             "run",

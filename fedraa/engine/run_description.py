@@ -85,14 +85,14 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
 
 
 def _describe_attackers(spec: RunSpec) -> dict[str, list[int]]:
-    """Return the numbers of the attacking clients under the key `attackers`; empty without an attack."""
+    """Return, under the key `attackers`, the numbers of the attacking clients; an empty dict without an attack."""
     if spec.attack is None:
         return {}
     return {"attackers": sorted(spec.attack.attackers)}
 
 
 def _describe_privacy(spec: RunSpec) -> dict[str, dict[str, Any]]:
-    """Return the values from which the privacy loss follows under the key `privacy`; empty without privacy."""
+    """Return, under the key `privacy`, the values that determine the privacy loss; an empty dict without privacy."""
     if spec.privacy_terms is None:
         return {}
     return {"privacy": spec.privacy_terms.described()}

@@ -79,7 +79,10 @@ class RunSpec:
     label_shares: tuple[float, ...] | None = None
     """The share of each label in the data of all clients, if the method calibrates logits."""
     label_overlap: float = 1.0
-    """The mean overlap of the clients' label shares with those of all clients, if the number of local steps is auto."""
+    """How much the label shares of a client overlap with those of all clients, on average (`measure_label_overlap`).
+
+    A run needs this number if its number of local steps is auto.
+    """
     attack: AttackPlan | None = None
     """The attack of some clients."""
     privacy: Privacy | None = None
@@ -126,7 +129,7 @@ class RunSpec:
 
     @property
     def max_participants(self) -> int:
-        """The largest number of clients that can take part, by the run's limits."""
+        """The largest number of clients that can take part before the run reaches its limits."""
         schedule = self.method.schedule
         clients = self.experiment.client_count
         steps = self.limits.steps
@@ -245,7 +248,7 @@ class RunSpec:
 
     @property
     def privacy_terms(self) -> PrivacyTerms | None:
-        """The values from which the privacy loss follows; None without privacy.
+        """The values that determine the privacy loss; None without privacy.
 
         Sampling of clients reduces the privacy loss only in Poisson rounds of whole models with central privacy.
         """
@@ -274,8 +277,8 @@ class RunSpec:
         """The test data, and the training data that evaluations need.
 
         If training changes buffers of the model, evaluations estimate them on a uniform subset of the training samples:
-        at most `STATISTICS_SAMPLES` and, from a data source, `STATISTICS_BYTES`. With `statistics="all"`, every
-        evaluation reads all samples.
+        at most `STATISTICS_SAMPLES` samples and, from a data source, at most `STATISTICS_BYTES` bytes. With
+        `statistics="all"`, every evaluation reads all samples.
         """
         if isinstance(self.data, EvaluationData):
             return self.data

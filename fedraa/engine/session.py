@@ -231,7 +231,7 @@ class RunSession:
         return summary
 
     def _save_checkpoint(self) -> float:
-        """Save a checkpoint. Return the seconds in which the newest checkpoint was written."""
+        """Save a checkpoint. Return the seconds that it took to write the newest checkpoint."""
         self._log.sync()
         state = self._loop.state() | {ASKED: self._pinned}
         with raise_unwritable(self._directory):

@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class Stop(threading.Event):
-    """A request to stop. In the block `honoured`, the run reacts to it by a checkpoint."""
+    """A request to stop. Inside the block `honoured`, the run then saves a checkpoint and ends."""
 
     _well = False
 
@@ -20,7 +20,7 @@ class Stop(threading.Event):
 
     @contextmanager
     def honoured(self) -> Iterator[None]:
-        """Mark the block in which a run reacts to a request to stop by a checkpoint and its end."""
+        """Mark the block in which a run answers a request to stop: it saves a checkpoint and ends."""
         self._well = True
         try:
             yield

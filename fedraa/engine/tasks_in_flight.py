@@ -16,7 +16,7 @@ class SentTask:
 
 
 class TasksInFlight:
-    """The tasks in flight. On the wall clock it also holds outcomes that are not due yet."""
+    """A collection of the tasks in flight. On the wall clock it also holds outcomes that are not due yet."""
 
     def __init__(self) -> None:
         self._sent: dict[int, SentTask] = {}

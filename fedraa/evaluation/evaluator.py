@@ -160,7 +160,7 @@ class Evaluator:
         return self._module.eval()
 
     def _batch_slices(self, samples: int) -> list[slice]:
-        """Return the rows of each batch, at least two if the model needs several samples."""
+        """Return the rows of each batch. If the model needs several samples, batches have at least two rows."""
         if not samples:
             return []
         return LocalTraining(batch_size=BATCH, min_batch=self._state.min_eval_batch).spans(samples)

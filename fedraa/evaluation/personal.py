@@ -102,8 +102,8 @@ class FineTuning:
     """Personal models that train the global model on a client's data, with a task's epochs and learning rate.
 
     The training does not use the server's control variates, momentum or optimizer state, compression or logit
-    calibration. Every evaluation has the same random numbers. If the number of local steps depends on costs, it is that
-    of a task without sending time.
+    calibration. Every evaluation has the same random numbers. If the number of local steps depends on costs, the
+    sending time counts as 0.
     """
 
     def __init__(self, traced: Traced, local: LocalTraining, **options: Any) -> None:

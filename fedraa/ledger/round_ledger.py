@@ -32,8 +32,8 @@ class RoundClosed:
 class RoundLedger(TaskLedger):
     """The decisions of a synchronous server: cohorts, weights, and the end of a round.
 
-    Every client of a cohort gets one task. With a scheduler, an assigned task counts at once as an update of its
-    fragment, so that the next client gets another fragment. At the end of the round, all updates of a fragment count as
+    Every client of a cohort gets one task. With a scheduler, a task counts as an update of its fragment when it is
+    assigned, so that the next client gets another fragment. At the end of the round, all updates of a fragment count as
     one.
 
     Attributes:

@@ -35,8 +35,8 @@ class Area(Buffered):
     y_i is the model that client i trained last, at first the initial model. With submodels, an update replaces y_i on
     the coordinates that it covers. The mean keeps the last model of a quarantined client.
 
-    Two details differ from the authors' simulator, in which a client keeps y_i, sends w - y_i, and then receives the
-    model from before its own update. In this rule a client sends w, the server keeps y_i, and the client receives the
+    Two details differ from the authors' simulator. There, a client keeps y_i and sends w - y_i. It then receives the
+    model from before its own update. Here, a client sends w, and the server keeps y_i. The client then receives the
     model after its own update.
     """
 

@@ -28,7 +28,7 @@ class AsyncFedED(AsyncRule):
     """AsyncFedED (Wang et al. 2022): theta += server_lr / (r + epsilon) * delta.
 
     r = |theta - sent| / |delta| measures how far the model has moved since it was sent. A delta of 0 gets the weight 0.
-    The paper also adapts the number of local epochs, this rule does not.
+    The paper also adapts the number of local epochs. This rule does not.
 
     Attributes:
         server_lr: Length of the step.
@@ -63,9 +63,9 @@ class AsyncFedED(AsyncRule):
 
 
 def _sum_squares(piece: Vector) -> float:
-    """Return the sum of squares, with float32 sums of SUM_BLOCK values.
+    """Return the sum of squares. Each block of SUM_BLOCK values is summed in float32.
 
-    This takes half the time of float64, and is precise enough for a ratio.
+    This takes half the time of sums in float64, and is precise enough for a ratio.
     """
     end = len(piece) - len(piece) % SUM_BLOCK
     rows = piece[:end].reshape(-1, SUM_BLOCK)

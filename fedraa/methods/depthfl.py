@@ -42,7 +42,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, Submo
 @SUBMODEL.register("first-blocks")
 @dataclass(frozen=True)
 class FirstBlocks(WithCapacities):
-    """The first floor(r B) of B blocks, at least one, and their classifiers for a client of capacity r (DepthFL).
+    """For a client of capacity r: the first floor(r B) of B blocks, at least one, and their classifiers (DepthFL).
 
     Attributes:
         capacities: Each client's share of the blocks.

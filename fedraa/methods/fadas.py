@@ -29,8 +29,8 @@ from fedraa.server.schedule import AsyncSchedule
 class Fadas(FedBuffRule):
     """FADAS (Wang et al. 2024): a step of AMSGrad along the mean delta of every `size` client updates.
 
-    If the largest staleness of these updates, in server steps, exceeds `delay_limit`, it divides the length of the
-    step.
+    If the largest staleness of these updates, in server steps, exceeds `delay_limit`, the length of the step is divided
+    by this staleness.
 
     Attributes:
         size: Number of client updates per step.

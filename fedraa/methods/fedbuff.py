@@ -153,7 +153,7 @@ class FedBuffRule(Buffered):
         return ApplyResult(weight * self.server_lr / self.size, full)
 
     def _capacity(self, model: AsyncModel) -> int:
-        """Return the number of deltas, or of clients with a robust aggregator, that fill the buffer."""
+        """Return the number of deltas that fill the buffer. With a robust aggregator, return the number of clients."""
         if self._robust is None:
             return self.size
         return min(self.size, model.clients - self._gone)

@@ -57,7 +57,7 @@ class HeLoCo(AsyncRule):
         shrink: Strength k_s by which the part of a delta against the momentum shrinks.
         turn: Strength k_d by which a delta turns towards the momentum.
         kappa: Weight of the momentum's length in `conf`. Larger values make corrections smaller.
-        max_shrink: Largest share that is removed of the part of a delta against the momentum.
+        max_shrink: Largest share by which the part of a delta against the momentum shrinks.
         rho: Weight of an update; the paper recommends 1/sqrt(K) for K clients.
     """
 

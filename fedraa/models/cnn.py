@@ -37,7 +37,7 @@ def cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
 def wide_cnn(channels: int, height: int, width: int, classes: int) -> nn.Sequential:
     """Return a network for CIFAR with three padded 3x3 convolutions, each with a 2x2 pool, and two dense layers.
 
-    A ReLU after a pool costs a quarter of one before it, with the same result.
+    A ReLU after a pool has the same result as a ReLU before it, at a quarter of the cost.
     """
     return nn.Sequential(
         ImageConv2d(channels, 64, 3, padding=1),

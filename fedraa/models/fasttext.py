@@ -9,7 +9,7 @@ _ROWS = 10_000
 class FastText(nn.Module):
     """A text classifier for tokens, int64 `[b, length]`: the mean embedding, then two hidden layers.
 
-    Token 0 is padding. Larger token numbers than the embedding table are taken modulo its size.
+    Token 0 is padding. A token number beyond the embedding table is taken modulo the size of the table.
     """
 
     def __init__(self, classes: int, width: int = 64, hidden: int = 128) -> None:

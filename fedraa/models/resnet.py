@@ -20,8 +20,8 @@ ENDS_OF_STAGES = (5, 7, 9)
 def group_norm(channels: int) -> nn.Module:
     """Return a group norm with 32 groups (Wu and He 2018).
 
-    A cut between groups does not change the statistics of the others. With 32 groups at all widths, every stage can be
-    cut at the same points.
+    A cut between groups does not change the statistics of the remaining groups. With 32 groups at all widths, every
+    stage can be cut at the same points.
     """
     return nn.GroupNorm(32, channels)
 

@@ -24,7 +24,7 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MAX_PASSES = 1000
 # A buffer counts as constant at this distance from its limit, relative to its largest value.
 TOLERANCE = 1e-4
-# A smaller largest value counts as this one, because of rounding errors.
+# Lower limit of this largest value, because of rounding errors.
 SMALLEST_SCALE = 1e-3
 # The changes of a buffer that only grows differ at most by this relative amount from pass to pass.
 GROWTH_TOLERANCE = 3e-5
@@ -137,7 +137,7 @@ def settle_spectral(module: nn.Module) -> None:
 
 
 def is_spectral(part: nn.Module) -> bool:
-    """Return True for a layer with the old, or a parametrization of the new `spectral_norm`."""
+    """Return True for a layer with the old `spectral_norm`, and for a parametrization by the new one."""
     hooks = part._forward_pre_hooks.values()
     return type(part).__name__ == "_SpectralNorm" or any(isinstance(hook, SpectralNorm) for hook in hooks)
 
@@ -184,7 +184,7 @@ def put_buffers(module: nn.Module, values: Buffers) -> None:
 
 @contextmanager
 def kept_buffers(module: nn.Module) -> Iterator[None]:
-    """Restore the module's buffers at the end of the block, except a lazy one without a shape.
+    """Restore the module's buffers at the end of the block. A lazy buffer without a shape is not restored.
 
     Some modules change buffers even in evaluation mode.
     """

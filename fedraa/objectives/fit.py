@@ -35,7 +35,7 @@ def make_objective(description: object) -> Objective:
 
 
 def describe_misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> str | None:
-    """Return how a model's result does not match the targets (the end of a sentence), or None.
+    """Return the end of a sentence about how a model's result does not match the targets; None if it does.
 
     Args:
         objective: The objective.

@@ -77,11 +77,11 @@ class Objective(ABC):
         return {name: float(sums[name] / sums["count"]) for name in self.better}
 
     def forward(self, model: nn.Module, inputs: Any) -> Any:
-        """Return the model's result. Inputs in a dict are keyword arguments, in a tuple positional ones."""
+        """Return the model's result. A dict is passed as keyword arguments, and a tuple as positional arguments."""
         return forward(model, inputs)
 
     def outputs(self, result: Any) -> Tensor:
-        """Return the output for which the loss is computed, at least in float32.
+        """Return the output for which the loss is computed. Half precision is converted to float32.
 
         It is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a dict or an
         object.

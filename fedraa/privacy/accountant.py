@@ -156,7 +156,7 @@ def _poisson_event(noise: float, share: float, rounds: int) -> Any:
 
 
 def largest_squared(releases: Iterable[Iterable[int]]) -> int:
-    """Return the largest sum over the releases of a client's squared number of updates.
+    """Sum each client's squared number of updates over the releases. Return the largest of these sums.
 
     Args:
         releases: For each release, the clients of its updates.

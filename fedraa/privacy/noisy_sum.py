@@ -15,7 +15,7 @@ NOISE_BYTES = 28
 
 
 class NoisySum(Stateful):
-    """The clips of updates, and the noise of each release (a round, a buffer, or one update).
+    """The clips (largest norms) of updates, and the noise of each release: a round, a buffer, or one update.
 
     Args:
         privacy: The mechanism.
@@ -79,7 +79,7 @@ class NoisySum(Stateful):
                 voters = self._voters.get(fragment, 0)
             if voters:
                 centred = self._centred.get(fragment, 0.0)
-                # The noise of the updates is computed for the expected cohort, so that of the b_i must be too.
+                # The noise of the updates is computed for the expected cohort, so the noise of the b_i must be too.
                 self.clips[fragment] = self._privacy.adapt_clip(
                     self.clips[fragment], centred, voters=voters, cohort=self.cohort, rng=rng
                 )

@@ -47,7 +47,7 @@ class ClientUpdate:
             is `server`, updates of all fragments count.
         samples: Number of the client's training samples.
         loss: Mean training loss of the task.
-        balance: The client's participation correction: a factor above 1 if it reports rarely for its number of samples.
+        balance: The client's participation correction: a factor above 1 if it has many samples but reports rarely.
             It is 1 unless the rule's `participation_correction` is set.
         steps: Number of local steps that the client finished.
         path_length: Length of the client's path if each local gradient had length 1. For SGD, the sum of its learning
@@ -93,7 +93,7 @@ class AsyncModel:
         clients: Number of clients.
         fragments: Number of fragments.
         at_a_time: Number of clients that train at the same time; None for all.
-        common: For each fragment, the positions in its buffer of the coordinates that all fragments have.
+        common: For each fragment, the positions, in its buffer, of the coordinates that all fragments contain.
         tensors: The shape of each tensor of the model, in the order of `params`; empty if unknown.
         probabilities: The probability with which the server draws each client [N]; None if unknown.
         sent: Number of coordinates that clients send; None for all. Personal layers are not sent.
@@ -124,7 +124,8 @@ class ApplyResult(NamedTuple):
         weight: Weight of the update in the log; 0 if the update was ignored.
         new_version: True if the rule changed the model.
         keep_task: True if the client trains again from the weights of this task, so that the server sends nothing.
-        unprotected: Number of coordinates of a new version that too few clients trained for a robust aggregator.
+        unprotected: Number of coordinates of a new version that a robust aggregator could not protect, because too few
+            clients trained them.
     """
 
     weight: float
@@ -150,9 +151,9 @@ class AsyncRule(Stateful, ABC):
         keeps: A description of the rule's state, for messages about memory.
         refuses: Settings of local training that are incompatible with the rule, each with the reason.
         per_step: Number of client updates per new version.
-        is_convex_mix: True if the rule applies every update at once, and only by the formula below with the weight
+        is_convex_mix: True if the rule applies every update immediately, and only by the formula of `is_delta_mix` with
             a = `weight(staleness, balance)`. Server shards can apply such a rule.
-        is_delta_mix: The formula of a rule with `is_convex_mix`. False: theta <- (1 - a) * theta + a * w. True:
+        is_delta_mix: Selects the formula of a rule with `is_convex_mix`. False: theta <- (1 - a) * theta + a * w. True:
             theta <- theta + a * delta, with a * `shared_weight` for coordinates that are in all fragments.
         needs_values: True if weights depend on the trained values, which are not in the log.
         bounded_by_weight: True if an update changes the model by at most its weight times the trained values.

@@ -36,7 +36,8 @@ class ClientStates(Stateful):
             key: ClientRows(buffer.count(len(params)), clients, partial(_new_row, buffer, len(params)))
             for key, buffer in self._buffers.items()
         }
-        # For each buffer with only some coordinates: the position [d] of each coordinate in a client's row, or -1.
+        # For each buffer with only some coordinates: an array [d] with the position of each coordinate in a client's
+        # row. The position -1 means that the coordinate has no value.
         self._places: dict[str, Index] = {}
         for key, buffer in self._buffers.items():
             if buffer.coordinates is not None:
@@ -51,8 +52,8 @@ class ClientStates(Stateful):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Return the extra buffers of the client's task.
 
-        Outside of the task's mask the values are 0, or NaN in a buffer that starts from the received weights. With the
-        whole model, a personal model keeps its values there.
+        Values outside of the task's mask are NaN in a buffer that starts from the received weights, and 0 in others. A
+        personal model keeps these values if the task carries the whole model.
         """
         return {key: LazyBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
@@ -123,6 +124,6 @@ class ClientStates(Stateful):
 
 
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
-    """Return the first row of a client. Received weights replace NaN at the first task."""
+    """Return the first row of a client. In its first task, the client replaces NaN by the received weights."""
     start = np.nan if isinstance(buffer.start, str) else buffer.start
     return np.full(buffer.count(parameters), start, np.float32)

@@ -26,7 +26,7 @@ class AdaptiveFactor(Stateful):
 
     After each client update, with the median c of the last N cosines (`HalfwayCosine`):
         factor <- factor * exp((c - target) / N)
-    If the losses of most of the last N updates and of most recent clients have risen:
+    If the losses have risen in most of the last N updates, and for most of the recent clients:
         factor <- half of the smaller of factor and the factor at which the losses were lowest
 
     N is the number of clients that train at the same time. The cosine decreases as the rate grows, so the rule is

@@ -49,7 +49,7 @@ def add_delta(
         weight: Weight of the delta.
         new: Trained weights [k], or the delta if `sent` is None.
         sent: Weights [k] that the client received.
-        common: Positions in `new` and `sent` of the coordinates that are in all fragments.
+        common: Positions, in `new` and `sent`, of the coordinates that all fragments contain.
         shared_weight: Factor of the weight on the coordinates of `common`.
     """
     if common is None or not len(common):

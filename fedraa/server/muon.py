@@ -41,8 +41,8 @@ FACTORS: dict[str, tuple[tuple[float, float, float], ...]] = {
 class FixedLengthStep(ServerOptimizer):
     """theta += server_lr * lmo(m), m <- beta m + (1 - beta) delta.
 
-    lmo is the linear minimization oracle of a norm, which a subclass defines. Coordinates outside `moved` are 0 in its
-    argument, and their momentum does not change.
+    lmo is the linear minimization oracle of a norm, which a subclass defines. Its argument is 0
+    outside of `moved`, and the momentum does not change there.
 
     Attributes:
         server_lr: Length of the step, in units of the weights.
@@ -140,7 +140,10 @@ class Muon(FixedLengthStep):
             start = stop
 
     def _orthogonalize_block(self, matrix: Matrix, moved: Mask) -> None:
-        """Orthogonalise the block of moved rows and columns of a matrix in place. Other coordinates are 0."""
+        """Orthogonalise, in place, the rows and columns of a matrix that some client trained.
+
+        All other coordinates of the matrix must be 0.
+        """
         block = np.ix_(moved.any(axis=1), moved.any(axis=0))
         part = matrix[block]
         if part.any():

@@ -17,7 +17,7 @@ LOST_TIME = 2.0
 class RealPaces(Stateful):
     """The measured time per FLOP of each client's last task, for runs on the wall clock.
 
-    It includes waiting for a worker. After a lost task a longer time is assumed.
+    The time includes waiting for a worker. After a lost task a longer time is assumed.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seconds",)
@@ -88,8 +88,9 @@ def cut_task(
 ) -> int | None:
     """Return the number of local steps that a client can finish before the deadline, or None for the whole task.
 
-    The result is also None if not even one step can be finished: the task is then lost. The modelled time must end
-    before the deadline, on the wall clock also the measured time of two or more steps.
+    The result is also None if not even one step can be finished: the task is then lost. Steps can be finished if their
+    modelled time ends before the deadline. On the wall clock, the measured time of two or more steps must also end
+    before it.
 
     Args:
         end: The end of the round, None without a deadline.

@@ -1,4 +1,4 @@
-"""Participation correction: weights of updates by which clients with much data and few updates count more."""
+"""Participation correction: updates get a larger weight if their client has much data and reports rarely."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ def planned_balances(
     power: float,
     at_a_time: int | None = None,
 ) -> Floats:
-    """Return the factor of each client [N], computed from the current costs of its tasks.
+    """Return the factor c_n of each client [N], computed from the current costs of its tasks.
 
     Args:
         costs: The costs of tasks.

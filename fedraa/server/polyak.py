@@ -12,8 +12,9 @@ from fedraa.server.tasks import TaskTable
 class PolyakAveraging:
     """A wrapper of a server that keeps a mean of the server's models.
 
-    Clients train the current model. Evaluations use `params`, the mean. After step t, from 0, mean <- mean + (theta -
-    mean) / (share * t + 1). With a `share` of 0.1 the mean covers about the last tenth of all steps.
+    Clients train the current model. Evaluations use `params`, the mean. After step t (the first is t = 0):
+    mean <- mean + (theta - mean) / (share * t + 1).
+    With a `share` of 0.1 the mean covers about the last tenth of all steps.
     """
 
     def __init__(self, server: Server, share: float, mean: RunningMean) -> None:

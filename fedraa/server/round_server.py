@@ -39,8 +39,8 @@ class RoundComponents:
 
     Attributes:
         submodels: The sampler that draws a submodel for every task, or the fragments from which a scheduler chooses.
-        aggregator: Forms the mean delta of a round.
-        optimizer: Takes the server's step.
+        aggregator: The component that computes the mean delta of a round.
+        optimizer: The component that takes the server's step.
         auxiliary: State besides the model, such as control variates.
         reportable: A function of the client that returns the mask [d] of the coordinates that count in the mean. In
             HeteroFL it excludes output rows of labels that the client lacks. None: all coordinates.
@@ -120,7 +120,7 @@ class RoundServer(Stateful):
         self._deadline = components.deadline
         self._paces = None if self._deadline is None else self._deadline.paces
         self._coverage = CoverageCounter(len(params), np.int32)
-        # These count all trained coordinates, including personal layers, which clients do not send.
+        # This counter includes personal layers, which clients train but do not send.
         self._trained = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset_round()
@@ -163,8 +163,8 @@ class RoundServer(Stateful):
     def commit(self, update: Update, now: float) -> Iterable[int]:
         """Add a client's delta to the sums of the round. After the last delta, move the model.
 
-        The logged weight is the server learning rate times the client's share of the weights of the whole cohort, even
-        if clients fail later.
+        The logged weight is the server learning rate times (weight of the client) / (sum of the weights of the cohort).
+        The sum includes clients that fail later.
         """
         flight = self.task_table.in_flight[update.task]
         task = flight.task
@@ -237,7 +237,7 @@ class RoundServer(Stateful):
         return None if self._deadline is None else self._deadline.end_of(self.ledger.started)
 
     def _end_round_if_complete(self, ended: Committed | Dropped, now: float) -> Iterable[int]:
-        """End the round if no more tasks are expected, and return the next cohort; otherwise return no clients."""
+        """If no more tasks are expected, end the round and return the next cohort. Otherwise return no clients."""
         if not ended.round_complete:
             return ()
         return self._end_round("count", now)

@@ -26,7 +26,7 @@ class RoundStateContext:
         clients: Number of clients.
         grad_mix: The weight of a client's gradient in local steps; the rest is the weight of the server's momentum.
         params: The initial model [d].
-        steps: Number of local steps of a task on the whole model, as the mean over the clients.
+        steps: Mean over the clients of the number of local steps of a task on the whole model.
         rounds: The limit of rounds of the run, None without such a limit.
         cohort: Expected number of clients in a round, None if it is unknown.
     """
@@ -105,7 +105,7 @@ class RoundState(Stateful):
             params: The model [d] after the step. It may be changed in place where `moved` is True.
             delta: Mean delta of the round [d].
             moved: Mask [d] of the coordinates that the step may move.
-            scale: Mean over the clients of the learning rate times the number of local steps.
+            scale: Mean over the clients of (learning rate) * (number of local steps).
         """
 
     def memory(self, size: int, clients: int) -> int:

@@ -19,8 +19,8 @@ class Mean:
 
     Attributes:
         weights: `uniform` if all clients count equally, `samples` if they are weighted by their number of samples.
-        aggregator: Forms the mean.
-        optimizer: Takes the step.
+        aggregator: The component that computes the mean.
+        optimizer: The component that takes the step.
         auxiliary: State besides the model, such as control variates.
         owned_head: True to average an output row only over the clients that hold its label (HeteroFL).
     """

@@ -73,10 +73,11 @@ class AsyncSchedule(Schedule):
         delay_bound: Largest duration of a task; None for the bound that follows from the costs.
         updates: Number of server updates; None to stop by another limit.
         concurrency: Number of clients that train at the same time; None for all.
-        polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
+        polyak_fraction: With 0.1, the evaluated model is the mean over about the last 10 % of all updates. With 0, it
+            is the current model.
         next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
-        staleness_clock: Updates that count for the staleness in an update's weight: `fragment` for those of its
-            fragment, `server` for all. With a single fragment both are equal.
+        staleness_clock: `fragment` if the weight of an update depends on the number of newer updates of its fragment,
+            `server` for the newer updates of all fragments. With a single fragment both are equal.
     """
 
     scheduler: Any = "gre-raa"
@@ -111,12 +112,14 @@ class AsyncSchedule(Schedule):
 class AsyncSampled(Schedule):
     """An asynchronous schedule: an idle client receives a submodel at once. A policy draws the submodel.
 
-    Staleness counts versions of the whole model. A policy that draws once per round draws once per version.
+    Staleness counts versions of the whole model. A policy that otherwise draws once per round
+    draws once per version here.
 
     Attributes:
         updates: Number of server updates; None to stop by another limit.
         concurrency: Number of clients that train at the same time; None for all.
-        polyak_fraction: Share of the last updates that the evaluated mean model covers; 0 evaluates the current model.
+        polyak_fraction: With 0.1, the evaluated model is the mean over about the last 10 % of all updates. With 0, it
+            is the current model.
         next_client: Chooses the next client whenever one has finished, if `concurrency` leaves a choice.
     """
 
@@ -185,7 +188,7 @@ def _make_store(
 
 
 def _count_voters(update: AsyncRule, clients: int) -> int:
-    """Return the number of clients whose deltas colluding attackers see: one buffer of the rule, or all clients."""
+    """Return the number of clients whose deltas colluding attackers see: those of one buffer, or all clients."""
     if update.per_step > 1:
         return update.per_step
     return clients
@@ -279,7 +282,8 @@ class Rounds(Barrier):
     Attributes:
         participation: Chooses the clients of a round.
         rounds: Number of rounds; None to stop by another limit.
-        polyak_fraction: Share of the last rounds that the evaluated mean model covers; 0 evaluates the current model.
+        polyak_fraction: With 0.1, the evaluated model is the mean over about the last 10 % of all rounds. With 0, it
+            is the current model.
         download_compressor: Compresses the model that the server sends (the operator C of RA-Fed).
         over_selection: Factor by which a round starts more clients than it needs.
         deadline: Time from the start of a round to its end; None for no deadline.
@@ -302,8 +306,8 @@ class Rounds(Barrier):
 class ScheduledRounds(Barrier):
     """A schedule in rounds in which a scheduler chooses the fragments (Sync Fed-RAA).
 
-    Within a round, each assigned task counts as an update of its fragment. After the round, all updates of a fragment
-    count as one.
+    As soon as a task is assigned, it counts as an update of its fragment, so that the next client gets another
+    fragment. After the round, all updates of a fragment count as one.
     """
 
     scheduler: Any = "gre-raa"

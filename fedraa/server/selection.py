@@ -116,7 +116,7 @@ def make_routing(
 def is_routing(source: object) -> bool:
     """Return True if the selection is the built-in Routing, which gives clients queues of tasks.
 
-    A subclass of Routing has no queues, because a replay runs no custom code.
+    The result is False for a subclass of Routing. Its queues would need custom code, which a replay does not run.
     """
     return type(NEXT_CLIENT.resolve(source)) is Routing
 

@@ -77,7 +77,7 @@ class Server(Protocol):
         """Return the state for a checkpoint."""
 
     def restore(self, state: State) -> None:
-        """Restore the result of `state`."""
+        """Restore a state that `state` returned."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +136,7 @@ class ServerSetup:
         """Return the collusion of attackers that know other clients' deltas, or None without collusion.
 
         Args:
-            voters: Number of clients whose deltas are combined: in a buffer of an asynchronous server, or all clients.
+            voters: Number of clients whose deltas are combined: those of one buffer, or all clients without a buffer.
         """
         if self.attack is None or not self.attack.attack.colludes:
             return None

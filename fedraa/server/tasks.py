@@ -29,7 +29,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InFlightTask:
-    """A task in flight with its submodel and the time `left` of its dispatch."""
+    """A task in flight, its submodel, and the time `left` at which the server sent it."""
 
     task: Task
     assignment: Assignment
@@ -111,8 +111,8 @@ class TaskTable(Stateful):
             assignment: The submodel.
             buffer: The parameters of the submodel.
             extras: Buffers that the task carries besides the parameters.
-            extra_buffers: The numbers of buffers besides the parameters that count as traffic.
-            traffic_sizes: Numbers of coordinates down and up that count as traffic; None for those of the submodel.
+            extra_buffers: How many buffers besides the parameters count as traffic: received and sent.
+            traffic_sizes: How many coordinates count as traffic: received and sent. None for those of the submodel.
             asks: Names of buffers that the update must contain besides the parameters.
         """
         client = decision.client

@@ -30,7 +30,7 @@ AUTO = "auto"
 # With `auto`, the largest norm of an update as a multiple of the median norm. Honest updates stay below it, even if
 # numbers of samples differ tenfold.
 NORM_FACTOR = 20
-# Number of last accepted updates in the median norm.
+# The median norm is computed over this number of the last accepted updates.
 MEDIAN_WINDOW = 50
 # Number of accepted updates of a fragment before its median is used.
 WARM_UP_UPDATES = 5
@@ -68,7 +68,7 @@ class Bounds(Stateful):
         return wrong
 
     def _unusual_norm(self, update: Update, task: Task) -> str | None:
-        """Return why the update is refused if its norm exceeds the bound of `auto`. Otherwise record the norm."""
+        """Return the reason if the norm of the update exceeds the bound of `auto`. Otherwise record the norm."""
         seen = self._seen.setdefault(task.fragment, [])
         norm, sent = update_norms(update, task)
         usual = 0.0
@@ -129,7 +129,7 @@ def check_update(update: Update, task: Task | None, *, max_norm: float | None = 
 
 
 def outgrown_values(update: Update, task: Task) -> str | None:
-    """Return why an update is refused if it has finite values that no training can produce, otherwise None.
+    """Return the reason if an update has finite values that are too large for any training, otherwise None.
 
     Without this check, the next clients would receive damaged weights, fail, and be blamed.
     """

@@ -35,7 +35,7 @@ def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
     """Return True if two reads of some rows after the same seeds return the same samples.
 
     Args:
-        rows: The rows. At most `TRIED_ROWS` of them are read, at equal distances.
+        rows: The rows. At most `TRIED_ROWS` evenly spaced ones are read.
         generators: The generators that are seeded before each read.
         seed: The seed of the generators.
     """

@@ -151,9 +151,10 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
 
 
 def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> None:
-    """Log a warning if column y, which may be a second label, is a feature without a column x.
+    """Log a warning if column y is a feature although there is no column x.
 
-    `by_name` has the columns by lower-case name. `known` has the columns with a name in `TARGETS`.
+    Column y may then be a second label. `by_name` has the columns by lower-case name. `known` has the columns with a
+    name in `TARGETS`.
     """
     if len(known) > 1 and "x" not in by_name:
         logger.warning(

@@ -196,7 +196,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _guess_delimiter(text: str) -> str:
-    """Return the delimiter by which most rows have as many fields as the header, at least two."""
+    """Return the delimiter that splits most rows into as many fields as the header, at least two."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))

@@ -18,7 +18,7 @@ from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_ranges import IndexRanges, common_places, index_of, where_of
 
 MakeSharedBuffer = Callable[[Vector], SharedBuffer]
-"""A function of parameters, which returns a buffer that several tasks can share.
+"""A function that turns parameters into a buffer that several tasks can share.
 
 An executor may put the buffer into memory that all workers can read.
 """
@@ -105,7 +105,7 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
 
 
 def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncModel) -> ApplyResult:
-    """Apply an update by a rule, which may be a custom one. Check the result and the model.
+    """Apply an update by a built-in or custom rule. Check the result and the model.
 
     The values of a new version are not checked if the rule is `bounded_by_weight` and the weight is at most 1.
 
@@ -115,7 +115,7 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
         model: The model that the rule changes.
 
     Raises:
-        InputError: The result is not an ApplyResult of a finite number and two bools, or the model is not finite.
+        InputError: The result is not an ApplyResult with a finite weight and two bools, or the model is not finite.
     """
     with convert_errors("async_rule", rule):
         result = rule.apply_update(client_update, model)
@@ -251,7 +251,9 @@ class LocalStore:
     def _make_private(
         self, noisy_sum: NoisySum, new: Vector, sent: Vector, where: Index | slice, fragment: int
     ) -> Vector:
-        """Return the trained weights [k] after clipping the delta. Add noise unless the rule adds it to full buffers.
+        """Return the trained weights [k] after clipping the delta and adding noise.
+
+        No noise is added here if the rule adds it when its buffer of updates is full.
 
         Args:
             noisy_sum: The clipping and the noise.

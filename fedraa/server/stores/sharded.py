@@ -23,7 +23,7 @@ class Piece:
         shard: The shard, from 0.
         place: Positions [p] of the piece's values in the buffer [k] of the fragment.
         where: Positions [p] of the piece's values in the array [d_s] of the shard.
-        common: Positions in the piece of the coordinates that are in all fragments.
+        common: Positions, in the piece, of the coordinates that all fragments contain.
     """
 
     shard: int
@@ -82,8 +82,8 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
     """Return the buffer [k] of a fragment.
 
     Args:
-        places: The positions in the buffer of each piece's values.
-        pieces: The values.
+        places: For each piece, the positions of its values in the buffer.
+        pieces: The values of each piece.
     """
     buffer = np.empty(sum(map(len, places)), np.float32)
     for place, piece in zip(places, pieces, strict=True):
@@ -92,7 +92,7 @@ def assemble_pieces(places: Sequence[Index], pieces: Sequence[Vector]) -> Vector
 
 
 class Shard:
-    """A holder of some of the model's coordinates.
+    """A server shard, which holds some of the model's coordinates.
 
     It sends pieces of fragments to workers, and mixes trained pieces into its coordinates. It keeps a piece that a
     worker pushed (sent) until the server calls `mix` or `forget_task` for the piece's task.
@@ -103,7 +103,7 @@ class Shard:
             on this shard.
         norms: True to measure the norms of deltas.
         is_delta_mix: True to add deltas, False to mix trained values in.
-        common: For each fragment, the positions in its piece of the coordinates that are in all fragments.
+        common: For each fragment, the positions, in its piece, of the coordinates that all fragments contain.
         shared_weight: With `is_delta_mix`, the factor of the weight on the coordinates of `common`.
     """
 
