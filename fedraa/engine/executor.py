@@ -26,7 +26,7 @@ NOT_OF_CLIENTS = (
 # The local executor trains ahead for at most AHEAD_S seconds and AHEAD_BYTES of updates at a time. This is faster: if
 # training and server updates alternate, they displace each other's data from the processor's caches.
 AHEAD_S = 0.02
-AHEAD_BYTES = 2**23
+AHEAD_BYTES = 2**21
 
 
 class PendingEvaluation(Protocol):
