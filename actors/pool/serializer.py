@@ -23,7 +23,7 @@ from fedraa.messages import Index, LazyBuffer, RemoteBuffer, SharedBuffer, Task,
 Array = npt.NDArray[Any]
 # Below this size, a message is faster than an object in the object store.
 INLINE_BYTES = 100_000
-# A node fetches whole blocks. Small blocks contain the data of few clients that the node does not train.
+# A node fetches whole blocks. In a small block, little data belongs to clients that the node does not train.
 BLOCK_BYTES = 16 * 2**20
 
 

@@ -66,7 +66,7 @@ def read_result(path: Path) -> Result | None:
     minutes = MINUTES.search(text.partition("\n")[0])
     comments = [line for line in text.splitlines() if line.startswith("# ")]
     rows = pd.read_csv(StringIO(text), skiprows=len(comments), keep_default_na=False)
-    # The tables of the race have other columns.
+    # The tables of the study `race` have other columns.
     if not {"row", "column", "metric", "mean", "ci95", "n"} <= set(rows):
         return None
     return Result(

@@ -40,7 +40,7 @@ class BoundAggregator(Stateful):
 
     @property
     def needs_reports(self) -> bool:
-        """True if the model stays unchanged in a round without any delta."""
+        """True if a round in which no client reported leaves the model unchanged."""
         return getattr(self._part, "needs_reports", True)
 
     @property

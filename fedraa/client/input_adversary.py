@@ -32,7 +32,7 @@ def declare_adversary(inputs: int) -> KeptBuffer:
 
 
 class Adversary:
-    """The adversary (L, d) of one client. It takes one gradient ascent step per minibatch.
+    """The adversary of one client: a factor L and a shift d per input value, trained by gradient ascent.
 
     Args:
         state: L and d as a flat tensor [2 m], for samples of m values.

@@ -259,7 +259,7 @@ class RoundServer(Stateful):
 
     def _reset_round(self) -> None:
         """Clear the sums of a round, and the snapshots of the model that its clients received."""
-        # Sum over the reporting clients of learning rate times local steps.
+        # Sum of (learning rate * local steps) over the clients that have reported.
         self._lr_steps: float = 0.0
         # Sum of the squared norms of the deltas.
         self._square: float = 0.0
