@@ -29,6 +29,7 @@ from actors.pool.queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.ray_versions import AnyRef
 from actors.worker.worker import Worker
+from fedraa.config.processes import CALLS_PER_WORKER
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.executor import format_error, may_be_client_fault
 from fedraa.engine.factories import make_worker_spec
@@ -37,8 +38,6 @@ from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
-# A worker has at most one call in progress and one that waits.
-CALLS_PER_WORKER = 2
 # A worker is not replaced after MAX_DEATHS deaths without a finished call.
 MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.

@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.table import Table
 
 from actors.cluster.memory import return_freed_memory
-from actors.pool.executor import CALLS_PER_WORKER
 from actors.worker.worker import Worker
 from benchmarks.system.bare import Spent
 from benchmarks.system.footprint import measure_footprint, measure_memory
@@ -36,6 +35,7 @@ from benchmarks.system.trials import (
     synthetic_dataset,
     trial_experiment,
 )
+from fedraa.config.processes import CALLS_PER_WORKER
 from fedraa.data import Dataset
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server

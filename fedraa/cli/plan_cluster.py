@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 from typing import Self
 
-from fedraa.config.processes import count_workers
+from fedraa.config.processes import CALLS_PER_WORKER, count_workers
 from fedraa.engine.memory_check import PROCESS_BYTES, Need
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, no_effect_error
 from fedraa.numbers import format_count, format_quantity
 
-# A worker has one call in progress and one waiting call.
-CALLS_PER_WORKER = 2
 # Bytes that training adds to a worker's process, besides the model. Measured on Linux.
 TRAINING_BYTES = 40e6
 

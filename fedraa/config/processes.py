@@ -5,6 +5,9 @@ import os
 from fedraa.config.sections import ClusterOptions
 from fedraa.devices.worker_groups import parse_group
 
+# A worker has at most one call in progress and one that waits.
+CALLS_PER_WORKER = 2
+
 
 def count_workers(options: ClusterOptions, clients: int) -> int:
     """Return the number of worker processes of a run.

@@ -40,8 +40,8 @@ def measure_label_overlap(data: Federated, shares: tuple[float, ...], seed: int)
     labels = _known_labels(data)
     overlaps = []
     for client in _draw_clients(data, seed):
-        known = labels is not None
-        shard = labels[slice(*data.offsets[client : client + 2])] if known else data.client(client)[1]
+        start, end = data.offsets[client : client + 2]
+        shard = data.client(client)[1] if labels is None else labels[start:end]
         counts = np.bincount(shard, minlength=len(shares))
         overlaps.append(np.minimum(counts / max(1, counts.sum()), shares).sum())
     return float(np.mean(overlaps))

@@ -178,8 +178,8 @@ def build_run(
     needs_overlap = objective.classifies and method.local.auto is not None
     if method.local.logit_calibration or needs_overlap:
         label_shares = measure_label_shares(data, dataset.classes, experiment.seed)
-    if needs_overlap and label_shares is not None:
-        label_overlap = measure_label_overlap(data, label_shares, experiment.seed)
+        if needs_overlap:
+            label_overlap = measure_label_overlap(data, label_shares, experiment.seed)
     attack = make_attack_plan(
         experiment.attack,
         experiment.attackers or DEFAULT_ATTACKERS,
@@ -332,7 +332,7 @@ def _make_timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
     kind, _, trace = str(options.availability or "").partition(":")
     if kind == "fedscale":
         if period is not None:
-            raise no_effect_error("availability_period", period, "fedscale, whose traces have periods")
+            raise no_effect_error("availability_period", period, "fedscale, in which every trace has a period")
         if options.units == "relative":
             raise InputError("units", got=options.units, expected="physical, because FedScale's times are in seconds")
         spans = read_fedscale_availability(Path(trace), clients, seed)
