@@ -251,8 +251,9 @@ SETTINGS: dict[str, Setting] = {
             "clients1000",
             "generated table of numbers and words, four unequal classes, 1,000 clients, half of the devices 3x as fast",
             _table_fields("many", clients=1000, batch_size=10),
-            (0.80, 0.85, 0.88),
-            0.5,
+            (0.70, 0.75, 0.80),
+            # Tuned methods do not reach the first target before 0.5, because a client has only 20 rows.
+            4.0,
             lengths=(2, 4, 8),
             whole=2,
             lr="0.03:1:log",
