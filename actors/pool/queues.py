@@ -34,7 +34,7 @@ class Queues:
         self._alone: set[int] = set()
         # Tasks that were cancelled after a worker got them. Their outcomes are discarded.
         self._cancelled: set[int] = set()
-        # The last call's seconds per unit of work.
+        # The duration of the last call, in seconds per unit of work.
         self._pace = math.inf
 
     def submit(self, task: Task, due: float) -> None:
@@ -93,9 +93,8 @@ class Queues:
 
         Args:
             group: The worker group.
-            places: The number of calls that the group's workers can have at the same time. A call gets at most its
-                equal
-                part of the waiting tasks, or `stack` tasks if this is more.
+            places: The number of calls that the group's workers can have at the same time. A call gets at most
+                1 / `places` of the waiting tasks, or `stack` tasks if this is more.
         """
         waiting = self._waiting[group]
         share = len(waiting) // places

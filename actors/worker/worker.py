@@ -58,7 +58,7 @@ class Worker:
 
     @contextmanager
     def _executing(self) -> Iterator[None]:
-        """Let the worker not count as idle during the block."""
+        """Count the worker as busy during the block."""
         self._idle_since = None
         try:
             yield

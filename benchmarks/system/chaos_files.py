@@ -80,12 +80,12 @@ def make_experiment(method: str, out: Path) -> Experiment:
 
 
 def run_killed(method: str, out: Path, commit: int = 18) -> Path:
-    """Run an experiment, kill it at a commit, and return its run directory.
+    """Run an experiment, kill it at a `commit` event, and return its run directory.
 
     Args:
         method: The name of the method.
         out: The run directory.
-        commit: The number of the commit.
+        commit: The number of the `commit` event after which the run is killed.
     """
     try:
         run(make_experiment(method, out), callbacks=[KillAt(commit)])

@@ -52,7 +52,8 @@ class Combination:
 
     Attributes:
         python: The version of Python.
-        versions: `pinned` for constraints.txt, `lowest` or `newest` for an end of the ranges in pyproject.toml.
+        versions: `pinned`: the versions in constraints.txt. `lowest`, `newest`: the lowest or the newest versions that
+            pyproject.toml allows.
         requirements: Further requirements, which override pinned versions.
     """
 

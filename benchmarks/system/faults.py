@@ -48,7 +48,8 @@ LEASES = (
     "NodeManagerService.grpc_client.PinObjectIDs",
 )
 
-# These messages are delayed. Delayed messages between raylet, GCS and a starting driver would kill the raylet.
+# Only these messages are delayed. A delay of the messages between raylet, GCS and a starting driver would kill the
+# raylet.
 DELAYED = (
     PUSH,
     "CoreWorkerService.grpc_server.PushTask",

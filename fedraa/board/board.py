@@ -12,7 +12,7 @@ from fedraa.errors import InputError
 from fedraa.rundir.file_names import CONFIG, EVENTS
 
 CHECK_INTERVAL_S = 0.5
-# After a search for run directories, the next search waits this number of times as long as the search took.
+# The pause after a search for run directories, divided by the duration of this search.
 SEARCH_PAUSE_FACTOR = 20
 
 

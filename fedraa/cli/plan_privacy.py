@@ -83,7 +83,8 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     if bound is not None:
         if terms.local or terms.per_release in (None, 1):
             return bound
-        # The sum of squares is largest if each model with updates of the client has `per_release` of them.
+        # One released model contains at most `per_release` updates of the client. The sum of the squared numbers is
+        # largest if as few models as possible contain its updates.
         return min(bound, terms.per_release) * bound
     if participation is not None and needs_observations(participation):
         return None
@@ -95,7 +96,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
         return None
     updates = _forecast_client_of_each_update(spec, steps)
     if terms.local:
-        # A task in flight at the end of the run is also sent.
+        # A client may still train a task when the run ends, and it also sends this update.
         return int(np.bincount(updates, minlength=clients).max()) + 1
     events = [{"kind": "commit", "client": client} for client in updates]
     return largest_squared(group_updates(events, terms.per_release))

@@ -17,7 +17,7 @@ from fedraa.submodels import view_as_tensor
 from fedraa.submodels.flat import is_large, locate_parameters
 from fedraa.submodels.tracing.modes import WithoutDropout
 
-# The label of a row of a minibatch that has no sample.
+# The label of empty rows. A minibatch has empty rows if its client has too few samples.
 PADDING = -100
 
 Take = Callable[[slice, Tensor], None]
@@ -196,7 +196,8 @@ class BatchedModule:
     def backward(self, loss: Tensor) -> None:
         """Store the gradient of each loss in `loss` [height] in the same row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
-        # In PyTorch 2.9, the zero gradient of a parameter without influence on the loss is part of an autograd graph.
+        # `torch.cat` with `out` refuses tensors of an autograd graph. In PyTorch 2.9, the zero gradient of a parameter
+        # that has no influence on the loss is such a tensor.
         torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1, out=self.gradient)
 
 

@@ -45,5 +45,5 @@ class KeptBuffer:
         return parameters
 
 
-# The weights of the personal layers, which stay at each client. A run sets their coordinates.
+# The weights of the personal layers, which stay at each client. Each run sets the attribute `coordinates`.
 PERSONAL_LAYERS = KeptBuffer("personal_layers", "model")

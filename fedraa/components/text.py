@@ -40,7 +40,7 @@ def is_foreign(described: Any) -> bool:
 
 
 def is_built_in(value: object) -> bool:
-    """Return True for a class, a function, or an object of a class of fedraa."""
+    """Return True if fedraa defines this class or this function, or the class of this object."""
     module: str = getattr(value, "__module__", type(value).__module__)
     return module.partition(".")[0] in BUILT_IN_PACKAGES
 
@@ -164,7 +164,7 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
 
 
 def rebuild_component(where: str, described: Any, kinds: Mapping[str, Callable[..., Any]]) -> Any:
-    """Create the object of a description that `describe_component` returned.
+    """Create the object that a result of `describe_component` describes.
 
     Args:
         where: The field of errors.

@@ -203,7 +203,10 @@ class Loop:
         return None
 
     def _time_is_up(self) -> bool:
-        """Return True if the time limit has passed. On the virtual clock, also if the next update is due after it."""
+        """Return True if the time limit has passed.
+
+        On the virtual clock, return True also if the next update is due after the limit.
+        """
         limit = self._limits.time
         # A due evaluation comes first, because its model was reached before the limit.
         if limit is None or self.evaluations.due(self.server.step):
@@ -216,7 +219,7 @@ class Loop:
         return min(self._tasks.next_due, self.server.closes_at) > limit
 
     def _begin_draining(self, reason: StopReason) -> None:
-        """Save a checkpoint, from which the run can be extended. Then only finish evaluations."""
+        """Save a checkpoint, from which the run can be extended. After this, only finish evaluations in progress."""
         with self.times.server.on("save"):
             self._save()
         self.phase = LoopState.DRAINING
@@ -239,7 +242,7 @@ class Loop:
         return True
 
     def _dispatch_next(self, client: int) -> None:
-        """Send the first waiting client its next task."""
+        """Send the next task to `client`, which is the first of the waiting clients."""
         with self.times.server.on("dispatch"):
             task = self.server.assign(client, self.clock.now)
             self._waiting_clients.popleft()
@@ -374,7 +377,7 @@ class Loop:
         self._report_progress(self.times.server.seconds["mix"] - before)
 
     def _drop_task(self, task: Task, error: str) -> None:
-        """Drop a failed task. Raise RunFailed if the run cannot continue without its client."""
+        """Drop a failed task. Raise RunFailed if the run cannot continue without the client of this task."""
         self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
         self._forget_lost_tasks()
         check_clients_left(self.server.ledger.bad_clients, task, error, self.server.ledger.clients)

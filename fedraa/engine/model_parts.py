@@ -30,7 +30,7 @@ def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None
     Args:
         module: The user's module.
         batch: Samples.
-        misfit: A function that returns a clause about outputs that do not fit the objective, or None if they fit.
+        misfit: A function that returns why outputs do not fit the objective, or None if they fit.
         objective: The objective, which calls the module.
 
     Raises:

@@ -9,12 +9,18 @@ from fedraa.errors import short_text
 
 
 def pinned_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the experiment and the limit on evaluations in progress, which must not change before a resume."""
+    """Return the fields of the experiment and the limit on evaluations in progress.
+
+    Except for `Experiment.may_change()`, they must have the same values when the run resumes.
+    """
     return {**config["experiment"], PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
 
 
 def first_difference(was: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
-    """Return a clause about the first changed setting that affects the result, or None."""
+    """Return a text about the first changed setting that affects the result, or None.
+
+    An example is `has lr 0.2, but had 0.1`.
+    """
     may_change = Experiment.may_change()
     for name, value in was.items():
         if name not in may_change and now.get(name) != value:

@@ -290,9 +290,9 @@ class Evaluator:
 
 
 def number_owners(data: Federated) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the client of each test sample [n], and the number of clients with test samples.
+    """Return the client of each test sample [n], and the number N of clients with test samples.
 
-    These clients are numbered from 0. A sample without a client gets the number of clients.
+    These clients have the numbers 0 to N - 1. A sample that belongs to no client has the number N.
     """
     counts = np.diff(data.test_offsets)
     counts = counts[counts > 0]

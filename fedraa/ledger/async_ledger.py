@@ -21,7 +21,7 @@ class AsyncLedger(TaskLedger):
     the updates of all fragments (t - tau in the paper).
 
     Attributes:
-        kept_tasks: For each client that will train the buffer of its last task again, this task.
+        kept_tasks: The last task of each client that will train the buffer of this task again.
         concurrency: The limit on the number of clients that train at the same time.
         selector: Chooses the next client if `concurrency` has a limit. None: all idle clients have the same
             probability.
@@ -91,7 +91,7 @@ class AsyncLedger(TaskLedger):
         return Staleness(version - dispatch.version, self.step - dispatch.step)
 
     def staleness_for_weight(self, task: int) -> int:
-        """Return the number that `staleness_clock` selects: the fragment's or the total staleness."""
+        """Return the task's fragment staleness or its total staleness, as `staleness_clock` selects."""
         staleness = self.staleness(task)
         if self.staleness_clock == "server":
             return staleness.total

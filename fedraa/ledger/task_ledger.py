@@ -133,7 +133,10 @@ class TaskLedger(Stateful):
         return dispatch
 
     def _fail_task(self, task: int) -> tuple[Dispatch, str]:
-        """Remove a failed task from the tasks in flight. Return it with the action of `BadClients.count_failure`."""
+        """Remove a failed task from the tasks in flight.
+
+        Return the task's dispatch and the result of `BadClients.count_failure`.
+        """
         dispatch = self.in_flight.pop(task)
         self.stats.sent[self.index(dispatch.fragment)] -= 1
         return dispatch, self.bad_clients.count_failure(dispatch.client)
@@ -146,6 +149,6 @@ def dispatch_rows(decisions: Collection[Dispatch]) -> Ints:
 
 
 def read_dispatches(saved_rows: Ints) -> Iterable[Dispatch]:
-    """Return the decisions in an array of `dispatch_rows`."""
+    """Yield the decisions from an array that `dispatch_rows` returned."""
     for task, client, turn, fragment, version, step, resent in saved_rows.tolist():
         yield Dispatch(task, client, turn, fragment, version, step, bool(resent))

@@ -77,8 +77,8 @@ class DeltaSGD(LocalOptimizer):
         change = gradient_norm(gradient - state["gradient"])
         grown = torch.sqrt(1 + self.delta * state["growth"]) * rate
         smooth = self.gamma * moved / (2 * change)
-        # If the weights have not changed, the new rate would be 0 for ever. If the gradient has not changed, it would
-        # be infinite. The rate then only grows.
+        # `smooth` is 0 if the weights did not change, and the rate would stay 0. `smooth` is infinite if the gradient
+        # did not change. In both cases `grown` is the new rate.
         new = torch.where((moved > 0) & (change > 0), torch.minimum(smooth, grown), grown)
         is_first = state[STEP] == 1
         new = torch.where(is_first, torch.where(rate > 0, rate, lr), new)

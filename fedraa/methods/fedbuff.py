@@ -38,7 +38,7 @@ from fedraa.vectors.chunked import add_scaled
 
 @dataclass
 class Buffered(AsyncRule):
-    """A rule that changes the model once every `size` client updates. Its versions count these changes."""
+    """A rule that changes the model once every `size` client updates. Only these changes give a new model version."""
 
     size: Count = 10
 

@@ -61,7 +61,7 @@ class DynamicRegularizer(LocalAlgorithm):
 
 @dataclass
 class DriftSum(RoundState):
-    """H [d] of FedDyn: minus the sum of all deltas, divided by the number of clients."""
+    """H [d] of FedDyn: the negative sum of all deltas, divided by the number of clients."""
 
     keeps: ClassVar[str] = "H [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(

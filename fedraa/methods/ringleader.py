@@ -41,7 +41,7 @@ class SumTable(Stateful):
         self.total = np.zeros(size)
 
     def add(self, client: int, change: DeltaView) -> int:
-        """Add a delta of the client. Return its number of deltas in the table."""
+        """Add a delta of the client. Return the number of the client's deltas in the table."""
         row = self.rows[client]
         before = self.counts.get(client, 0)
 
@@ -113,14 +113,14 @@ class Ringleader(AsyncRule):
         return ApplyResult(weight)
 
     def _record_step(self, client: int) -> None:
-        """Record that the client has made its step or has left the run. After the last one, begin the next round."""
+        """Record that the client has made its step or has left the run. After the last client, begin the next round."""
         self._todo.remove(client)
         if not self._todo:
             self._now = self._next
             self._next = self._now.empty()
 
     def _add_to_table(self, table: SumTable, update: ClientUpdate, model: AsyncModel) -> float:
-        """Add the delta to the client's sum in the table. Return its weight in the server's step."""
+        """Add the delta to the client's sum in the table. Return the weight of the delta in the server's step."""
         count = table.add(update.client, update.change)
         return self.server_lr / (model.clients * count)
 

@@ -48,7 +48,7 @@ class Adapted(nn.Module):
 
     # The library peft uses this name.
     lora_A: Any  # noqa: N815
-    # The second name is also peft's.
+    # The library peft also uses this name.
     lora_B: Any  # noqa: N815
     merged: nn.Parameter | None
 

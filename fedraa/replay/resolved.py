@@ -1,4 +1,4 @@
-"""The values in config.json from which the rules of a run are computed."""
+"""The values in config.json that a replay needs to compute costs, staleness and limits again."""
 
 from typing import Annotated, Any
 
@@ -66,7 +66,7 @@ class Resolved(BaseModel):
 
 
 class Described(BaseModel):
-    """The sections of config.json from which the rules of a run are computed."""
+    """The sections of config.json that a replay of the run reads."""
 
     experiment: dict[str, Any]
     method: dict[str, dict[str, Any]]

@@ -14,7 +14,7 @@ Images = Mapping[str, Mapping[Theme, bytes]]
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the page. The reader opens a table in `folded` with a click."""
+    """A section of the page. The tables in `folded` are hidden until the reader clicks on their titles."""
 
     title: str
     text: str = ""

@@ -87,7 +87,12 @@ def describe_inputs(classes: int, example: Tree, scaling: Scaling, unfitted: Tra
 
 
 def _describe_fitted(before: Transform, part: Transform) -> Any:
-    """Return a transform's entry in `Inputs.fitted`: None, a description, or `NOT_RESTORABLE`."""
+    """Return a transform's entry in `Inputs.fitted`: None, a description, or `NOT_RESTORABLE`.
+
+    Args:
+        before: The transform before it was fitted to the data.
+        part: The same transform after it was fitted.
+    """
     if type(before).fitted is Transform.fitted:
         return None
     described = describe_component(part)
@@ -142,7 +147,7 @@ def _to_json(tree: Tree, describe_leaf: Any) -> Any:
 
 
 def _from_json(written: Any, key: str, read_leaf: Any) -> Tree:
-    """Return the tree of `_to_json`'s JSON. An object with the key `key` is a leaf."""
+    """Return the tree from JSON that `_to_json` returned. A JSON object with the key `key` is a leaf."""
     if isinstance(written, list):
         return tuple(_from_json(part, key, read_leaf) for part in written)
     if isinstance(written, Mapping) and key not in written:

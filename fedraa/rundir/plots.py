@@ -71,7 +71,7 @@ def render_html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: s
 
 
 def _draw_curve(x: Sequence[float], y: Sequence[float], caption: str) -> str:
-    """Return a small line through the finite points as HTML; empty for fewer than two points."""
+    """Return a small line plot of the finite points as HTML; an empty text for fewer than two points."""
     points = [(a, b) for a, b in zip(x, y, strict=True) if isfinite(b)]
     if len(points) < 2:
         return ""

@@ -17,7 +17,7 @@ class RunStats:
 
     Attributes:
         events: The number of events.
-        step: The number of server updates, or rounds, in the last event that states it.
+        step: The value of `step` in the last event that has one: the number of server updates, or of rounds.
         t: The time of the last event on the run's clock.
         wall: The real seconds of the last event.
         dispatched: The number of sent tasks.
@@ -155,7 +155,7 @@ def whole_number(value: object) -> int:
     """Check that the value is a whole number, not negative, and below 2 ** 63, and return it.
 
     Raises:
-        TypeError: It is another value.
+        TypeError: The value is anything else.
     """
     if isinstance(value, int) and 0 <= value < MAX_COUNT:
         return value

@@ -27,9 +27,10 @@ from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
 from fedraa.numbers import Count, NotNegative, Positive, Share, UpToOne
 
-# The pacer raises the percentile if the utility changed by at most this fraction since the last window.
+# The pacer compares the utility of the last window with that of the window before. It raises the percentile if the
+# change is at most this fraction of the earlier utility.
 FLAT_CHANGE = 0.1
-# The pacer lowers the percentile if the utility changed by at least this multiple.
+# It lowers the percentile if the change is at least this multiple of the earlier utility.
 SHARP_CHANGE = 5.0
 # The pool has at least this number of clients for each client that is drawn from it.
 POOL_FACTOR = 10
@@ -37,10 +38,10 @@ UNCERTAINTY = 0.1
 
 
 def exploration_at(step: int, first: float, decay: float, least: float) -> float:
-    """Return which fraction of a round's clients is chosen among the clients that never trained.
+    """Return the fraction of a round's clients that is chosen among the clients that never trained.
 
     Args:
-        step: Number of steps.
+        step: Number of server steps so far.
         first: The fraction before the first step.
         decay: The factor by which each step changes the fraction.
         least: The smallest fraction.
@@ -92,10 +93,10 @@ def draw_by_score(pool: Ints, scores: Floats, count: int, rng: np.random.Generat
 class Oort(CountedSelection):
     """A choice of fast clients with a high loss, and of some clients that never trained (Lai et al. 2021).
 
-    An asynchronous method chooses one client at a time. It is a client that never trained with probability eps.
+    An asynchronous method chooses one client at a time. With probability eps, it chooses a client that never trained.
 
     Attributes:
-        exploration: The fraction eps in the first round: chosen clients that never trained, of all chosen clients.
+        exploration: The value of eps in the first round. This fraction of the chosen clients never trained before.
         decay: The factor by which each server step changes eps.
         min_exploration: The smallest eps.
         penalty: The exponent of the penalty for slow clients.
@@ -141,7 +142,8 @@ class Oort(CountedSelection):
         count = min(view.count, len(candidates))
         share = exploration_at(view.step, self.exploration, self.decay, self.min_exploration)
         exploit = _round_at_random(count * (1 - share), rng)
-        # If too few clients never trained, more are chosen by score. If too few have trained, fewer are.
+        # More clients are chosen by score if there are too few that never trained. Fewer are chosen by score if there
+        # are too few that have trained.
         exploit = min(max(exploit, count - len(unseen)), len(explored), count)
         exploited: list[int] = []
         if exploit:
@@ -169,7 +171,7 @@ class Oort(CountedSelection):
         return draw_by_score(explored[pool], scores[pool], count, rng)
 
     def _preferred_duration(self, durations: Floats) -> float:
-        """Return the duration T at the current percentile. At the percentile 100, it is infinite."""
+        """Return T, the current percentile of the known durations. At percentile 100, T is infinite."""
         if self._threshold >= 100:
             return float("inf")
         known = np.sort(durations)

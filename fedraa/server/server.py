@@ -50,7 +50,10 @@ class Server(Protocol):
         """The time at which the round ends at the latest; infinite without a deadline."""
 
     def close_late(self, now: float) -> Iterable[int]:
-        """End the round at its deadline, and log a `lost` event for each task in flight. Return the waiting clients."""
+        """End the round at its deadline, and log a `lost` event for each task in flight.
+
+        Return the clients that need a task.
+        """
 
     def begin(self) -> Iterable[int]:
         """Return the clients that wait for a task at the start."""
@@ -136,7 +139,8 @@ class ServerSetup:
         """Return the collusion of attackers that know other clients' deltas, or None without collusion.
 
         Args:
-            voters: Number of clients whose deltas are combined: those of one buffer, or all clients without a buffer.
+            voters: Number of clients whose deltas are combined. A server with a buffer combines the deltas in the
+                buffer. Other servers combine those of all clients.
         """
         if self.attack is None or not self.attack.attack.colludes:
             return None

@@ -47,7 +47,7 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
     flops = dict.fromkeys(names, 0)
     with torch.no_grad(), torch.random.fork_rng(), Meter() as meter:
         torch.manual_seed(0)
-        # The frozen parameters belong to the traced module, so they must not change.
+        # Frozen parameters keep their values, because `module` shares these parameters with the traced module.
         for parameter in trainable_parameters(module):
             parameter.normal_()
 

@@ -34,11 +34,11 @@ class SizeFormula(NamedTuple):
     times: tuple[tuple[int, int], ...]
 
     def of(self, widths: Sequence[int]) -> int:
-        """Return the size in a submodel that keeps `widths[g]` units of each group g."""
+        """Return the value of the formula for a submodel that keeps `widths[g]` units of each group g."""
         return self.fixed + sum(times * widths[group] for group, times in self.times)
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> SizeFormula:
-        """Return the formula if only some groups can be cut. All other groups have their full widths.
+        """Return the formula for a model in which only some groups can be cut. All other groups have their full widths.
 
         Args:
             kept: The new number of each group that can still be cut, by its old number.
@@ -54,7 +54,7 @@ class Resize(NamedTuple):
     Attributes:
         dim: The dimension of the argument that is cut.
         outs: The dimensions of the result that `dim` becomes. The first of them is cut. Empty for a slicing call.
-        numbers: The sizes. Empty for `_grouped_mm`, because submodels call `grouped_product` instead.
+        numbers: The formulas of the sizes. Empty for `_grouped_mm`, because submodels call `grouped_product` instead.
         mixed: True if one size is a product of a width and another size, such as the number of samples.
     """
 
@@ -64,7 +64,7 @@ class Resize(NamedTuple):
     mixed: bool
 
     def keep_groups(self, kept: Mapping[int, int], full: Sequence[int]) -> Resize:
-        """Return the sizes if only some groups can be cut. See `SizeFormula.keep_groups`."""
+        """Return the sizes for a model in which only some groups can be cut. See `SizeFormula.keep_groups`."""
         return self._replace(numbers=tuple(number.keep_groups(kept, full) for number in self.numbers))
 
 
@@ -73,7 +73,10 @@ Sizes = Mapping[Place, Resize]
 
 
 class CallSizes(NamedTuple):
-    """The sizes in one call for a submodel (`numbers`) and for the full module (`full`)."""
+    """The sizes that one call, such as a reshape, has in a submodel (`numbers`) and in the full module (`full`).
+
+    The other attributes are those of `Resize`.
+    """
 
     dim: int
     outs: tuple[int, ...]
@@ -117,9 +120,9 @@ def find_place(frame: FrameType | None) -> tuple[nn.Module, Place] | None:
 def slice_ranges(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], dim: int, units: np.ndarray
 ) -> list[tuple[int, int]] | None:
-    """Return the index ranges of dimension `dim` that a slicing call selects by numbers in the code.
+    """Return the index ranges of dimension `dim` that a slicing call selects by numbers, as in `x[:, 2:5]`.
 
-    The list is empty if the call selects nothing by numbers along `dim`. The result is None for a slice with a step.
+    The list is empty if the call has no numbers for `dim`. The result is None for a slice with a step.
 
     Args:
         name: Name of the function.
@@ -232,7 +235,7 @@ def _follow_widths(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call with the sizes of the submodel."""
     numbers = call_sizes.numbers
-    # A call that creates zeros has no argument with a width.
+    # A call that creates zeros reads no values of a tensor, so only its shape is changed.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
         sizes[call_sizes.outs[0]] = numbers[0]
@@ -285,7 +288,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes,
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the shape that a call passes, and the dimension of the result at which it begins."""
+    """Return the first dimension of the result to which a call's shape applies, and this shape."""
     if name == "unflatten":
         dim = _find_argument(args, kwargs, 1, "dim")
         return dim % args[0].dim(), list(_find_argument(args, kwargs, 2, "sizes"))
@@ -303,7 +306,7 @@ def _find_dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 
 
 def _find_slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
-    """Return the index in `x[index]` as a list, and the position in it of dimension `dim`."""
+    """Return the position in `index` that belongs to dimension `dim` of `x[index]`, and `index` as a list."""
     index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
     at = 0
     for place, item in enumerate(index):

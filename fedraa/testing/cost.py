@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 from fedraa.testing.tester import Tester, collect_answers
 
-# For a model of this size, objects of constant size do not matter.
+# The number of the model's parameters. Beside a state of this size, objects of constant size do not matter.
 LARGE = 100_000
-# A component may hold these bytes in addition to those that it declares.
+# A component may hold this number of bytes more than its method `memory` returns.
 SLACK = 64 * 1024
 MEMORY_STEPS = 12
 TIMED_STEPS = 24

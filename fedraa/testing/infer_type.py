@@ -12,7 +12,8 @@ from fedraa.errors import InputError, short_text
 from fedraa.server.round_state import RoundState
 from fedraa.testing.kinds import KINDS, Kind
 
-# The registries of these kinds require no methods. These methods identify their components instead.
+# By default, an object is a component of a kind if it has the methods that the kind's registry requires. The
+# registries of the following kinds require no methods, so the methods in this table are used instead.
 METHODS_OF = {
     "partitioner": ("assign",),
     "metric": ("values",),
@@ -30,7 +31,7 @@ def identify_component(component: object, as_: str | None = None) -> tuple[Kind,
         as_: The name of the kind. Needed only if the component may be of several kinds.
 
     Raises:
-        InputError: It is no component, or `as_` is missing.
+        InputError: `component` is no component, or it may be of several kinds and `as_` is None.
     """
     if as_ is not None:
         kind = KINDS.get(as_.replace("_", "-"))
@@ -73,9 +74,9 @@ def _possible_kinds(component: object) -> list[Kind]:
 def _kinds_of_object(thing: object) -> list[Kind]:
     """Return the kinds of components that an object may be.
 
-    An instance of the base class of a kind is of this kind. Any other object needs the required methods of a kind. Of
-    several such kinds, those with the most methods are returned. A function may be of every kind that accepts
-    functions.
+    An object of a kind's base class is of this kind. Any other object is of a kind if it has the methods that the kind
+    requires. If it has the methods of several kinds, the kinds that require the most methods are returned. A function
+    may be of every kind that accepts functions.
 
     Raises:
         InputError: The object is a part of a method.

@@ -1,4 +1,4 @@
-"""A test of the server's state of a method, with synthetic updates."""
+"""A test of the state that a method keeps at the server, with synthetic updates."""
 
 from typing import Any, ClassVar
 

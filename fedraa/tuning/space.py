@@ -93,7 +93,7 @@ class Choices:
         return self.values
 
     def edge_side(self, value: Value) -> int:
-        """Return -1 for the first of ordered values, 1 for the last, else 0."""
+        """Return -1 if the value is the first of the sorted values, 1 if it is the last, and 0 otherwise."""
         if not self.ordered or len(self.values) < 2:
             return 0
         if value == self.values[0]:
@@ -137,7 +137,7 @@ def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[floa
         return list(values), lambda number: number
     if len(values) < 2 or not all(isinstance(value, str) for value in values):
         return None
-    # The numbers of a text are at odd indices.
+    # `split` returns the parts of a text in order. The numbers have odd indices, because the pattern has a group.
     parts = [_NUMBER.split(value) for value in values]
     if len(set(map(len, parts))) > 1:
         return None

@@ -19,7 +19,12 @@ class LastTrained:
         self._rounds = np.zeros(0, np.int64)
 
     def now(self, step: int, coverage: Sums) -> None:
-        """Record that `coverage` [d] clients trained each coordinate in the round `step`."""
+        """Record the round `step` for each coordinate that a client trained in it.
+
+        Args:
+            step: The round.
+            coverage: For each coordinate [d], the number of clients that trained it in this round.
+        """
         covered = distinct_values(coverage) > 0
         if covered.all():
             self._all = step
@@ -33,7 +38,7 @@ class LastTrained:
 
     @property
     def oldest(self) -> int:
-        """Return the smallest round at which a coordinate was last trained; -1 if one was never trained."""
+        """Return the smallest of the stored rounds; -1 if a coordinate was never trained."""
         if self._all is not None:
             return self._all
         return int(self._rounds.min())

@@ -32,7 +32,7 @@ COMPARED = (*ASYNCHRONOUS, "fedavg", "fedrolex", "ram-fed")
 
 
 def _make_experiment(scale: Scale, method: str, **own: Any) -> Experiment:
-    """Return an experiment with an MLP, MNIST or digits divided by Dirichlet 0.5, 10 clients, and a time limit."""
+    """Return an experiment that trains an MLP on digits or MNIST, with Dirichlet 0.5, 10 clients and a time limit."""
     common: dict[str, Any] = {"method": method, "partition": "dirichlet", "dirichlet": 0.5}
     common |= scale.pick_value(
         {"dataset": "digits", "hidden": (64,), "time": 15.0, "lr": 0.05},

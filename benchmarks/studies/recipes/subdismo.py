@@ -30,9 +30,9 @@ def _paper_values(accuracy: float, deviation: float) -> dict[str, float]:
 
 
 def subdismo_delta(scale: Scale) -> Study:
-    """Compare SubDisMO with two variants on the same masks: Tables 1, 2.
+    """Compare SubDisMO with two variants of itself, RAM-Fed and FedAvg (Tables 1 and 2 of the SubDisMO paper).
 
-    One variant has no perturbation, and one has a memory of updates.
+    Both variants use the masks of SubDisMO and no perturbation. In the second one, the server also remembers updates.
     """
     common: dict[str, Any] = {
         "model": scale.pick_value(f"{NETWORKS}:residual_mlp", f"{NETWORKS}:residual_mlp", "vit-small"),

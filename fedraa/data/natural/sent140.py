@@ -27,8 +27,8 @@ def read_sent140(data_dir: Path | None) -> FederatedDataset:
     """Return Sentiment140: tweets as tokens, int64 [n, 25], and labels 0 (negative) or 1 (positive).
 
     A token id is a word's rank by frequency in the training tweets, as in `agnews`. In LEAF's files, a tweet is [id,
-    date, query, user, text]. Hugging Face's training split has the columns text, user and sentiment (0 or 4). A fifth
-    of each user's tweets in it become test tweets.
+    date, query, user, text]. Hugging Face's training split has the columns text, user and sentiment (0 or 4). fedraa
+    uses a fifth of each user's tweets in this split as test tweets.
     """
     root = find_folder("sent140", data_dir, lambda root: has_leaf_files(root) or bool(find_tables(root, "train")), GET)
     if has_leaf_files(root):

@@ -23,7 +23,7 @@ class Quantity(Partitioner):
         """Return the weight of each client: positive numbers [clients] of which only the ratios matter."""
 
     def sizes(self, weights: npt.NDArray[np.float64], samples: int) -> Index:
-        """Return the number of samples of each client [clients], which sum to `samples`."""
+        """Return the number of samples of each client [clients]. The sum of these numbers is `samples`."""
         return apportion_sizes(weights, samples)
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:

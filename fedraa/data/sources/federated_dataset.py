@@ -21,8 +21,8 @@ class FederatedDataset:
         fl.FederatedDataset("writers", train=(x, y), test=(x_test, y_test), clients=writer_of_row)
         fl.FederatedDataset("folder", train=ImageFolder("train"), test=ImageFolder("test"))
 
-    A client reads its training samples when it trains. It reads random samples again in every epoch. A function can
-    also generate the samples of each client:
+    A client reads its training samples when it trains. If samples have random values, it reads them again in every
+    epoch. A function can also generate the samples of each client:
 
         fl.FederatedDataset("generated", train=samples_of, sizes=20, test=(x_test, y_test), classes=10)
 

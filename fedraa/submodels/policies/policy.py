@@ -92,8 +92,9 @@ class RunContext:
         """Raise an InputError if the model has no width group, or a group has fewer than `parts` units.
 
         Args:
-            parts: The smallest number of units.
-            error: The error to raise. Its message is completed. None raises an error about the submodel.
+            parts: The smallest number of units that each group must have.
+            error: The error to raise if a group has fewer. Its expected value is then the size of the smallest group.
+                None skips this check.
         """
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()
@@ -278,8 +279,8 @@ class Capacities:
     def from_speeds(cls, compute: npt.NDArray[np.float64], shares: tuple[float, ...]) -> "Capacities":
         """Return the capacities of clients with these compute speeds.
 
-        The speed of a client divided by the speed of the fastest client limits its capacity. The client gets the
-        largest of `shares` below or at this limit.
+        The limit of a client is its speed divided by the largest speed. Its capacity is the largest of `shares` that
+        is at most this limit, or the smallest of `shares` if all are above the limit.
         """
         speeds = compute / compute.max() * (1 + 1e-9)
         return cls(tuple(max((share for share in shares if share <= speed), default=min(shares)) for speed in speeds))
