@@ -35,7 +35,7 @@ GREY = "0.75"
 OTHERS = "the others"
 # There must be at least `NAMED` colours.
 COLOURS = (*PALETTE, "#882255", "#999933", "#332288")
-# Accuracies are low at the beginning. The vertical axis is chosen for the part of a curve after this fraction.
+# The first part of each curve, of this fraction, has low accuracies. The range of the vertical axis ignores this part.
 AXIS_FROM = 0.25
 Looks = dict[str, tuple[str, str]]
 """Colour and line style of the named rows."""

@@ -200,7 +200,7 @@ def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
 
 @contextmanager
 def _variables_of(engine: Engine, fault: str) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield the flags and environment variables of a run. The engine `follower` also starts a cluster."""
+    """Yield the flags and environment variables of a run. For `follower`, also run a cluster during the block."""
     variables = {**os.environ, **FAULTS[fault]}
     if engine == "plain":
         yield (), variables

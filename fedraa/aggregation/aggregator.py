@@ -161,7 +161,7 @@ class Aggregator(Stateful, ABC):
         """
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the memory in bytes that the aggregator needs at most.
+        """Return the largest number of bytes that the aggregator needs.
 
         A run raises InputError if the machine has less memory.
         """

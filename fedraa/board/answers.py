@@ -15,7 +15,7 @@ Query = Mapping[str, Sequence[str]]
 
 def list_runs(board: Board, query: Query) -> dict[str, Any]:
     """Return the names of all runs, and the rows of runs that changed after the version `since`."""
-    # The version is read first. If a run changes later, the next request returns its row again.
+    # The version is read before the runs. If a run changes in between, the next request returns its row again.
     version = board.version
     since = int(_query_value(query, "since", "0"))
     watched = board.runs

@@ -52,7 +52,7 @@ def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
 
 
 def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
-    """Return a histogram of the staleness of committed updates, with `width` values per bar.
+    """Return a histogram of the staleness of committed updates. Each bar counts `width` neighbouring values.
 
     Return None before the first commit, and for a synchronous run, which has no staleness.
     """
@@ -97,8 +97,10 @@ def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
 def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | None:
     """Return, by round, the smallest and largest number of clients that trained a parameter.
 
-    `uncovered` is the fraction of parameters that no client trained. If rounds are combined into groups, a group has
-    the minimum, the maximum, and the mean of this fraction. Returns None for a run without rounds.
+    `uncovered` is the fraction of parameters that no client trained. If there are too many rounds, a value describes a
+    group of rounds: the smallest `least`, the largest `most` or the mean `uncovered`.
+
+    Return None for a run without rounds.
     """
     rounds = len(log.round_events)
     if not rounds:

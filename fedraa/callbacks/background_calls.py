@@ -31,7 +31,7 @@ class BackgroundCalls:
         return ended
 
     def close(self) -> None:
-        """End the thread after the queued calls, without waiting for them."""
+        """Let the thread end after the queued calls. This method does not wait for them."""
         self._queue.put(None)
 
     def _run(self) -> None:

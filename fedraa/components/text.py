@@ -32,7 +32,7 @@ COMPONENT_TEXT = re.compile(r"\s*(?P<kind>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*"
 
 
 def is_foreign(described: Any) -> bool:
-    """Return True if the description has an import path, so that the component is custom."""
+    """Return True if the described component is custom: its description has an import path."""
     kind = described
     if isinstance(described, Mapping):
         kind = described.get(KIND, "")

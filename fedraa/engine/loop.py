@@ -203,10 +203,7 @@ class Loop:
         return None
 
     def _time_is_up(self) -> bool:
-        """Return True if the time limit has passed.
-
-        On the virtual clock, return True also if the next update is due after the limit.
-        """
+        """Return True if the time is over the limit. On the virtual clock, the due time of the next update counts."""
         limit = self._limits.time
         # A due evaluation comes first, because its model was reached before the limit.
         if limit is None or self.evaluations.due(self.server.step):
@@ -227,7 +224,7 @@ class Loop:
             self.clock.now = max(self.clock.now, self._limits.time)
 
     def _start_evaluation(self) -> None:
-        """Start an evaluation of the current model. If too many are in progress, first wait for one."""
+        """Start an evaluation of the current model. If too many are in progress, first wait until one ends."""
         if self.evaluations.has_room or self._collect_evaluation(POLL_INTERVAL_S):
             with self.times.server.on("evaluate"):
                 self.evaluations.start(self.server, self.clock.now)
@@ -253,7 +250,7 @@ class Loop:
         self.executor.submit(task, due)
 
     def _write_checkpoint(self) -> None:
-        """Save a checkpoint. Log it only if its step made it due: the log must not depend on real time."""
+        """Save a checkpoint. Log it only with `checkpoint_every`, because other checkpoints depend on real time."""
         with self.times.server.on("save"):
             if self._checkpoints.every is not None:
                 self.log.record("checkpoint", self.clock.now, step=self.server.step)
@@ -267,7 +264,10 @@ class Loop:
         return self._next_on_virtual_clock()
 
     def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
-        """Move the clock to the task that is due first. Return the task and its outcome, or None without an outcome."""
+        """Return the task that is due first and its outcome, and move the clock to the due time.
+
+        Return None if the outcome has not arrived, or if the deadline of the round comes first.
+        """
         due = self._tasks.next_due
         number = self._tasks.next_task
         all_gone = due == inf and len(self._tasks) == self.server.ledger.clients

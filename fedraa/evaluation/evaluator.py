@@ -221,7 +221,7 @@ class Evaluator:
     def _client_results(
         self, sums: Mapping[str, npt.NDArray[np.float64]], personal: Mapping[int, float] | None
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return the loss and the metrics of each reported client on its test samples.
+        """Return the loss and the metrics of each client in `reported` of the data, on the client's test samples.
 
         Args:
             sums: For each measured value, its sums over the test samples of each client, with the global model.

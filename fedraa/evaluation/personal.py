@@ -27,7 +27,7 @@ class EvaluationData(Federated):
     streamed: bool = False
     """True if each evaluation reads all training samples from the data source, to estimate the model's buffers."""
     reported: npt.NDArray[np.int64] | None = None
-    """The clients with reported results, ascending, or None if only the results of all clients are reported."""
+    """The clients whose own results are reported, ascending. None reports no results of single clients."""
 
     @classmethod
     def of(

@@ -153,13 +153,16 @@ class FedBuffRule(Buffered):
         return ApplyResult(weight * self.server_lr / self.size, full)
 
     def _capacity(self, model: AsyncModel) -> int:
-        """Return the number of deltas that fill the buffer. With a robust aggregator, return the number of clients."""
+        """Return the number of deltas that fill the buffer.
+
+        With a robust aggregator, return the number of clients whose deltas fill the buffer.
+        """
         if self._robust is None:
             return self.size
         return min(self.size, model.clients - self._gone)
 
     def _take_votes(self, robust: RobustAggregator) -> float:
-        """Put the robust combination of the clients' deltas into the buffer. Return its weight."""
+        """Put the robust combination of the clients' deltas into the buffer. Return the weight of this combination."""
         delta, moved = robust.take_result()
         self._total[:] = delta
         if self._stepping is not None:

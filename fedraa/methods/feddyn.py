@@ -100,8 +100,8 @@ class DriftSum(RoundState):
 class FedDynRule(Buffered):
     """FedDyn (Acar et al. 2021) over a buffer: theta += mean of the deltas - H, H -= sum of the deltas / N.
 
-    The mean of a coordinate is over the updates that trained it. A buffer of one update is refused, because it would
-    replace the model by its client's model.
+    The mean of a coordinate is over the updates that trained it. A buffer of one update is refused, because every
+    update would then replace the global model by the model of one client.
     """
 
     keeps: ClassVar[str] = "H [d], buffer [d]"

@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA, Hu et al. 2022) for any module, and their merge into its weights."""
+"""Low-rank adapters (LoRA, Hu et al. 2022) for any module, and a function that merges them into the weights."""
 
 from __future__ import annotations
 

@@ -18,7 +18,8 @@ from fedraa.rundir import packed_columns
 
 # A JSON object with this key describes a scaling.
 _NUMBERS = "mean"
-# `Inputs.fitted` has this text for a transform whose fitted values are lost, because they are not in its arguments.
+# `Inputs.fitted` has this text for a transform that cannot be restored: the values that were fitted to the data are not
+# among the arguments of the transform.
 NOT_RESTORABLE = "lost"
 # A JSON object with this key describes a sample.
 _SHAPE = "shape"

@@ -1,1 +1,1 @@
-"""Components that choose clients by the option `participation`. Each module registers some of them."""
+"""The components that the option `participation` can name. They choose the clients that train."""

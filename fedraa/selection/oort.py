@@ -127,7 +127,7 @@ class Oort(CountedSelection):
         self._threshold = self.percentile
         # For each choice in the last two windows, the mean utility of the clients that were chosen by score.
         self._utilities: list[float] = []
-        # The clients that the last choice took by score, and their numbers of updates before this choice.
+        # The clients that were last chosen by score, and the number of updates of each client before this choice.
         self._exploited: list[int] = []
         self._exploited_before: list[int] = []
 

@@ -20,7 +20,7 @@ def read_tuned(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the facts about the file, and the tuned fields and paths by method."""
+    """Return the entries of the file about the search, such as `trials`, and the tuned fields and paths by method."""
     document = read_toml(path, "tuned")
     methods = document.get("methods")
     if not isinstance(methods, dict) or not methods:
@@ -43,7 +43,7 @@ def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, M
 
     Args:
         path: The file.
-        about: Facts about the file.
+        about: The entries about the search, such as the data set and the number of trials.
         methods: The entries of every method. The entry `terms` is a mapping and becomes a table.
     """
     lines = [f"{name} = {_format_toml(value)}" for name, value in about.items()]

@@ -102,7 +102,7 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
 
 
 def _find_repeated_modules(module: nn.Module) -> list[str]:
-    """Return the names of modules with children that have a sibling of the same class, such as encoder blocks."""
+    """Return the names of modules that contain modules and have a sibling of the same class, such as encoder blocks."""
     names = []
     for name, container in module.named_modules():
         children = list(container.named_children())

@@ -89,7 +89,10 @@ def drop_weights(module: nn.Module) -> None:
 
 
 def copy_structure(module: nn.Module) -> nn.Module:
-    """Return a copy of the module that shares its parameters. The parameters of the copy can be replaced later."""
+    """Return a copy of the module whose parameters share the memory of the original's parameters.
+
+    The parameters of the copy can be replaced later.
+    """
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}
     return copy.deepcopy(module, shared | copy_scripts(module))
 

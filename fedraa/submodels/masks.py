@@ -63,9 +63,9 @@ def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
 def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     """Return the region to which RA-Fed assigns each parameter: int8 [d], from 0 to `parts` - 1.
 
-    Each region has an equal, contiguous block of the hidden units of every tensor. A unit brings its bias and its
-    incoming weights. In the output layer, it brings its outgoing weights. A tensor without hidden units is divided by
-    rows, or by elements if it has too few rows.
+    Each region has an equal, contiguous block of the hidden units of every tensor. It has the biases and the incoming
+    weights of these units. Weights of the output layer are in the region of the hidden unit from which they come. A
+    tensor without hidden units is divided by rows, or by elements if it has too few rows.
     """
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")

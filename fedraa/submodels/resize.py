@@ -278,7 +278,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes,
         sizes[first] = sizes[first] * call_sizes.numbers[0] // call_sizes.full[0]
     elif sizes[first] != -1:
         sizes[first] = call_sizes.numbers[0]
-    # If the product is wrong, the code computed a second size from the full width.
+    # If the product of the sizes is wrong, the code has computed another size from the full width.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, call_sizes.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:

@@ -25,7 +25,7 @@ def describe_unfit(largest: float) -> str | None:
 
 
 def wrong_kind(buffer: object, shape: tuple[int, ...] | None) -> str | None:
-    """Return a problem if an array is not float32 of this shape, otherwise None. None allows every shape."""
+    """Return a problem if an array is not float32 of this shape, otherwise None. `shape` None allows every shape."""
     if not isinstance(buffer, np.ndarray) or buffer.dtype != np.float32:
         return f"are {getattr(buffer, 'dtype', type(buffer).__name__)}, not float32"
     if shape is not None and buffer.shape != shape:

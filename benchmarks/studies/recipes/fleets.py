@@ -1,4 +1,4 @@
-"""Studies that repeat no paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
+"""Studies that come from no paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
 
 from itertools import product
 from pathlib import Path

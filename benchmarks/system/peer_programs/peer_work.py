@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Work:
-    """Rounds of FedAvg with plain SGD on clients with equally many consecutive samples."""
+    """Rounds of FedAvg with plain SGD. Each client has the same number of samples, in consecutive rows."""
 
     folder: str
     """The folder of the arrays."""

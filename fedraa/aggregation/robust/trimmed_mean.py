@@ -20,7 +20,7 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import MIN_MAJORITY, Numbers, RobustAggregator, Votes, combine_chunks, count_rows
 from fedraa.numbers import Count
 
-# This number is added before rounding down, because 0.29 * 100 is 28.999999999999996 in floating point.
+# `trim * clients` is rounded down after this number is added, because 0.29 * 100 is 28.999999999999996.
 ROUNDING = 1e-9
 
 

@@ -91,7 +91,7 @@ class LogNormal(Quantity):
 
 
 def apportion_sizes(weights: npt.NDArray[np.float64], samples: int) -> Index:
-    """Return the number of samples of each client, which sum to `samples`.
+    """Return the number of samples of each client. The sum of these numbers is `samples`.
 
     Each client gets one sample. All other samples are divided by weight (largest-remainder method).
     """

@@ -241,7 +241,7 @@ class SubmodelPolicy:
         return Pure(self.draw)
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
-        """Return the submodels that a scheduler can assign. By default, it is only the whole model."""
+        """Return the submodels that a scheduler can assign. By default, it can only assign the whole model."""
         return (traced.full(),)
 
 
