@@ -73,7 +73,7 @@ class DataHosts:
     _probes: dict[str, LivenessProbe] = field(default_factory=dict)
 
     def blocks(self, node: str) -> tuple[Any, AnyRef]:
-        """Return a node's data host, and the reference of the Blocks that the host reads."""
+        """Return a node's data host, and a reference to the training data (Blocks) that the host reads."""
         if node not in self._actors:
             on_node = NodeAffinitySchedulingStrategy(node, soft=False)
             self._actors[node] = actor_class(DataHost).options(num_cpus=0, scheduling_strategy=on_node).remote()

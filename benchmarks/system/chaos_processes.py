@@ -182,7 +182,7 @@ def drive_run(trial: Experiment, restarts: int) -> None:
 
 @contextmanager
 def short_bounds() -> Iterator[None]:
-    """Provide a private cluster with short time limits for frozen actors."""
+    """Provide a private cluster in which a frozen actor counts as lost after a short time."""
     usual = engine.HEARTBEAT, engine.START_SECONDS
     engine.HEARTBEAT, engine.START_SECONDS = SHORT, START_SECONDS
     try:

@@ -105,7 +105,7 @@ def runs_below(folder: Path) -> Iterator[Path]:
 
 
 def _run_name(path: Path, folder: Path) -> str:
-    """Return the path of a run below the folder, or the folder's name if it is the run directory."""
+    """Return the path of a run below the folder. If the folder itself is the run directory, return its name."""
     if path == folder:
         return folder.resolve().name
     return path.relative_to(folder).as_posix()

@@ -25,12 +25,12 @@ FEEDBACK = KeptBuffer("error_feedback")
 def compress_with_feedback(
     kind: ErrorFeedback, delta: Tensor, kept: Tensor, compress: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the delta [k] that the server uses, and the client's new e or g [k].
+    """Return the delta [k] that the server uses, and the values [k] that the client keeps: e of `ef` or g of `ef21`.
 
     Args:
         kind: `ef` or `ef21`.
         delta: Trained weights minus received weights [k].
-        kept: The client's e or g [k].
+        kept: The values [k] that the client kept from its last task: e or g.
         compress: A function that returns a delta after compression and decompression.
     """
     if kind == "ef":

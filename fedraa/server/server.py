@@ -80,7 +80,7 @@ class Server(Protocol):
         """Return the state for a checkpoint."""
 
     def restore(self, state: State) -> None:
-        """Restore a state that `state` returned."""
+        """Continue from a state that the method `state` has returned."""
 
 
 @dataclass(frozen=True, eq=False)
