@@ -1,4 +1,4 @@
-"""The values in config.json that a replay needs to compute costs, staleness and limits again."""
+"""The values in config.json that a replay needs, such as the speeds of the devices, the fragments and the limits."""
 
 from typing import Annotated, Any
 
