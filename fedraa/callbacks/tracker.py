@@ -10,9 +10,9 @@ from fedraa.callbacks.events import Event, RunStart
 from fedraa.components.calls import one_line
 from fedraa.errors import InputError, RunWarning
 
-# Maximum time that a run waits for the service before its first task.
+# Before its first task, a run waits at most this time for the tracking service.
 START_TIMEOUT_S = 30.0
-# Maximum time that a run waits for the service at its end.
+# After its last task, a run waits at most this time for the tracking service.
 END_TIMEOUT_S = 10.0
 
 
@@ -39,7 +39,7 @@ class Tracker(Callback):
         """Write the metrics of an evaluation. `Callback.on_eval` documents the arguments."""
 
     def write_end(self, event: Event) -> None:
-        """Write the `end` line of the log, which has the result of the run."""
+        """Send the result of the run to the service. `event` is the `end` line of the run's log."""
 
     @abstractmethod
     def shut(self) -> None:

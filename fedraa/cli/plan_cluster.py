@@ -38,7 +38,7 @@ class NodeNeeds:
 
     @classmethod
     def of(cls, spec: RunSpec, nodes: int) -> Self:
-        """Return the needs of a run on this number of nodes."""
+        """Return the number of workers and the memory that a run needs on this number of nodes."""
         experiment = spec.experiment
         all_workers = count_workers(experiment, experiment.client_count)
         workers = -(-all_workers // nodes)
@@ -51,7 +51,7 @@ class NodeNeeds:
             workers=workers,
             # The worker also holds the received parameters.
             worker=need.worker + TRAINING_BYTES + task,
-            # The last term is the model of an evaluation.
+            # An evaluation also stores a copy of the model, which is the last term.
             stored=need.data + here * task + spec.params.nbytes,
             server=PROCESS_BYTES + need.server,
             sent=(calls - here) * task + spec.params.nbytes,
@@ -61,7 +61,7 @@ class NodeNeeds:
 
 
 def cluster_lines(spec: RunSpec, nodes: int | None) -> list[str]:
-    """Return lines about the memory of each node, and about the traffic between nodes, if `nodes` is given.
+    """Return lines about the memory of each node and the traffic between nodes. Without `nodes`, return no lines.
 
     Args:
         spec: The run.

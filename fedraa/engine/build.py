@@ -65,7 +65,7 @@ from fedraa.submodels.indices import count_owners
 
 # Fields without effect if the user passes the model or the dataset as an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
-# Number of test samples for a trial of the metrics before the start.
+# Before the start, the metrics are tried on this number of test samples.
 TRIAL_SAMPLES = 32
 Options = TypeVar("Options", bound=ClientOptions)
 
