@@ -80,7 +80,7 @@ class NoisySum(Stateful):
                 voters = self._voters.get(fragment, 0)
             if voters:
                 centred = self._centred.get(fragment, 0.0)
-                # Only `voters` clients reported, but this noise is for the expected cohort, like the noise of the updates.
+                # Only `voters` clients reported, but all noise, also that of the updates, is for the expected cohort.
                 self.clips[fragment] = self._privacy.adapt_clip(
                     self.clips[fragment], centred, voters=voters, cohort=self.cohort, rng=rng
                 )

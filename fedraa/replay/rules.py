@@ -235,12 +235,7 @@ class Rules:
         )
 
     def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if a component is custom.
-
-        Args:
-            choice: The part of the method that has the component, such as `schedule`.
-            value: The field with the component, such as `scheduler`.
-        """
+        """Return True if the field `value` of `choice`, such as `scheduler` of `schedule`, is a custom component."""
         return is_foreign(self.method[choice].get(value))
 
     @property
