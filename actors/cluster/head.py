@@ -115,7 +115,7 @@ class HeadWatch:
 
 
 def _check_form(address: str) -> None:
-    """Raise InputError if an address is neither `auto` nor has a host and a port."""
+    """Raise InputError if an address is not `auto` and lacks a host or a valid port."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= MAX_PORT
     if address != AUTO and not (host and "/" not in host and is_port):

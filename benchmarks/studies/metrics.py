@@ -170,7 +170,7 @@ def _reduce_rounds(column: str, of: Callable[[Sequence[float]], float]) -> Calla
 
 
 def _least_trained(history: History) -> float:
-    """Return the percentage of coordinates that the clients of a round trained, in the worst round."""
+    """Return the percentage of coordinates that clients trained in the round with the fewest trained coordinates."""
     uncovered = max(_to_float(line["uncovered"]) for line in _lines_of_kind(history, "round"))
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 

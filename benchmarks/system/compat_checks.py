@@ -256,7 +256,7 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
             )
         try:
             _await_start(process, log, dashboard)
-            # Ray 2.55 may use another address than loopback.
+            # The address comes from the log, because Ray 2.55 may use another address than loopback.
             address = ADDRESS.search(log.read_text())
             assert address is not None, log.read_text()
             yield Head(address[1], f"ray://127.0.0.1:{client}", f"http://127.0.0.1:{dashboard}", variables)

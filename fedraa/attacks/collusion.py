@@ -1,8 +1,8 @@
 """Colluding attackers, which know the deltas of other clients.
 
-An attacker trains like any client. Then the server, which has the deltas of all clients, replaces its delta by a forged
-one: in rounds after all clients have sent theirs (`CollusionAggregator`), otherwise at once, from the last delta of
-every other client (`Collusion.replace_update`).
+An attacker trains like any client. Then the server, which has the deltas of all clients, replaces the attacker's delta
+by a forged one. In rounds it does this after all clients have sent their deltas (`CollusionAggregator`). Otherwise it
+does this at once, from the last delta of every other client (`Collusion.replace_update`).
 """
 
 from dataclasses import replace

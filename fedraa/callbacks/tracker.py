@@ -68,13 +68,13 @@ class Tracker(Callback):
         self._discard_calls()
 
     def _add(self, write: Callable[[], None]) -> None:
-        """Queue a function for the thread. Do nothing if the service has failed before."""
+        """Queue a function for the background thread. Do nothing if the service has failed before."""
         self._warn_of_error()
         if self._calls is not None:
             self._calls.add(write)
 
     def _wait_for(self, function: Callable[[], None], timeout_s: float) -> str | None:
-        """Call a function in the thread and wait for it. Return the problem if it fails or takes too long."""
+        """Call a function in the background thread and wait. Return the problem if it fails or takes too long."""
         if self._calls is None:
             return None
         ended = self._calls.add(function).wait(timeout_s)

@@ -44,7 +44,7 @@ class NodeNeeds:
         workers = -(-all_workers // nodes)
         need = Need.of(spec)
         task = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
-        # Calls have references to the parameters, which stay in the object store until the calls end.
+        # A call refers to parameters in the object store, which stay there until the call ends.
         calls = min(spec.at_a_time, CALLS_PER_WORKER * all_workers)
         here = min(calls, CALLS_PER_WORKER * workers)
         return cls(

@@ -138,7 +138,7 @@ class Poisson(Bernoulli):
     """
 
 
-# Participations that draw each client independently, by name.
+# Maps the names of the participations that draw each client independently to their classes.
 SHARES: dict[str, type[Bernoulli]] = {"bernoulli": Bernoulli, "poisson": Poisson}
 
 

@@ -152,7 +152,7 @@ def _record_run(
         choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
         fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
     """
-    # A run in training mode would change the running statistics of the module.
+    # A copy runs, because a run in training mode would change the running statistics of the module.
     scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, collect_rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
