@@ -172,7 +172,7 @@ class Update:
         cosine: The cosine between the model's changes in the first and the second half of the steps, if the learning
             rate is adaptive. `HalfwayCosine` documents it.
         waited: On the wall clock, the seconds between dispatch and arrival in which no worker trained the task.
-        receipt: The check of the buffer by the process that has the buffer. `params` is then empty.
+        receipt: The check of the trained buffer, if the buffer is in another process. `params` is empty in this case.
     """
 
     task: int

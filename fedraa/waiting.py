@@ -55,7 +55,7 @@ _printing = _Printing()
 
 @contextmanager
 def printed_log(*, to_stdout: bool = False) -> Iterator[None]:
-    """Print the records of the logger `fedraa` in the block, unless log handlers exist.
+    """Print the records of the logger `fedraa` in the `with` block. If the logger has handlers, print nothing.
 
     Records below the logger's own level are not printed.
     """

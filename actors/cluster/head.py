@@ -14,7 +14,7 @@ AUTO = "auto"
 MAX_PORT = 65535
 ANSWER_SECONDS = 5.0
 REQUEST_INTERVAL_SECONDS = 2.0
-# This process may pause and send no requests. A pause adds at most this time to the head's silence.
+# This process may pause, and then sends no requests. At most this time of a pause counts as silence of the head.
 MAX_COUNTED_SECONDS = 2.0
 # A head that refuses connections for GONE_SECONDS, or is silent for SILENT_SECONDS, is lost. Ray would end this process
 # after 60 s.
@@ -59,7 +59,7 @@ class Head:
 
 
 def check_reachable(address: str) -> None:
-    """Raise InputError if no cluster answers at the address or it rejects this machine's token."""
+    """Raise InputError if no cluster answers at the address, or if the cluster rejects this machine's token."""
     head = Head(address)
     try:
         head.ask().result()
@@ -115,7 +115,7 @@ class HeadWatch:
 
 
 def _check_form(address: str) -> None:
-    """Raise InputError if an address is neither `auto` nor has a host and a port."""
+    """Raise InputError if an address is not `auto` and lacks a host or a valid port."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     is_port = port.isascii() and port.isdecimal() and 0 < int(port) <= MAX_PORT
     if address != AUTO and not (host and "/" not in host and is_port):

@@ -72,7 +72,7 @@ class OrderedReceiver:
     def run(self, actor: object, calls: Sequence[NumberedCall]) -> Any:
         """Execute the new calls of a message, and return the answer of the last call.
 
-        If Ray repeats a message late, the caller already has the answer. The result is then None.
+        Ray may repeat a message whose answer the caller already has. The result is None in this case.
 
         Args:
             actor: The object that has the called methods.

@@ -24,7 +24,7 @@ class Metric:
         of: Returns the value for a run; infinite if the run did not reach the metric's target.
         better: Whether higher ("more") or lower ("less") values are better; None if neither is.
         form: The format of the value.
-        own_units: True if our units differ from the paper's. Only ratios of rows can then be compared with the paper.
+        own_units: True if our units differ from the paper's. Then only ratios of values can be compared with the paper.
         within: The smallest and the largest possible value.
     """
 
@@ -82,7 +82,7 @@ def after_rounds(count: int) -> Metric:
 def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
     """Return a metric: the accuracy at `multiple` times the time at which the run reached a target.
 
-    The metric is NaN if the run did not reach the target or ended earlier.
+    The metric is NaN if the run did not reach the target, or ended before this multiple of the time.
 
     Args:
         target: The target accuracy, from 0 to 1, by data set.
@@ -170,7 +170,7 @@ def _reduce_rounds(column: str, of: Callable[[Sequence[float]], float]) -> Calla
 
 
 def _least_trained(history: History) -> float:
-    """Return the percentage of coordinates that the clients of a round trained, in the worst round."""
+    """Return the percentage of coordinates that clients trained in the round with the fewest trained coordinates."""
     uncovered = max(_to_float(line["uncovered"]) for line in _lines_of_kind(history, "round"))
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 

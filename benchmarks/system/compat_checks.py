@@ -31,8 +31,8 @@ POLL_INTERVAL_S = 0.5
 WARNING = re.compile(r"^.*\b\w+Warning: .*$", re.MULTILINE)
 # Matches the address in the output of `ray start`.
 ADDRESS = re.compile(r"--address='(\S+)'")
-# Flower averages the weights of two clients in one round. Without the address "local", Flower would join any cluster of
-# this machine.
+# A script in which Flower averages the weights of two clients in one round. Without the address "local", Flower would
+# join any Ray cluster that runs on this machine.
 FLOWER = """
 from flwr.app import ArrayRecord, MetricRecord, RecordDict, Message
 from flwr.clientapp import ClientApp
@@ -69,7 +69,7 @@ class CheckFailed(Exception):
 
 
 class KillWorkerThenRun(Callback):
-    """A callback that kills a worker at one commit, and the whole run at a later commit."""
+    """A callback that counts server steps (commits). It kills a worker at one step, and the run at a later step."""
 
     def __init__(self) -> None:
         self.commits = 0
@@ -174,7 +174,7 @@ def resume_killed(environment: Environment) -> str:
     """Kill a worker and then the run, resume the run, and return its model's digest."""
     kill = f"{KillWorkerThenRun.__module__}:{KillWorkerThenRun.__name__}"
     flags = ("--checkpoint-every", "1", "--callbacks", kill, "--out", "killed")
-    # The virtual environment lacks the package `benchmarks`, which defines the callback.
+    # PYTHONPATH adds the package `benchmarks`, which defines the callback of the run and is not installed.
     variables = environment.variables | {"PYTHONPATH": str(ROOT)}
     environment.execute("-m", "fedraa", *ON_RAY, *flags, variables=variables, exit_code=-signal.SIGKILL)
     if '"fault"' not in (environment.folder / "killed" / EVENTS).read_text():
@@ -256,7 +256,7 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
             )
         try:
             _await_start(process, log, dashboard)
-            # Ray 2.55 may use another address than loopback.
+            # The address comes from the log, because Ray 2.55 may use another address than loopback.
             address = ADDRESS.search(log.read_text())
             assert address is not None, log.read_text()
             yield Head(address[1], f"ray://127.0.0.1:{client}", f"http://127.0.0.1:{dashboard}", variables)

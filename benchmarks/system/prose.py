@@ -123,7 +123,7 @@ def measure(root: Path, texts: list[Text]) -> dict[str, Rate]:
 
 
 def find_worst(texts: list[Text]) -> list[Text]:
-    """Return the texts that contain phrases. The text with the most phrases per word is first."""
+    """Return the texts that contain any of PHRASES. The text with the most of these phrases per word is first."""
 
     def density(text: Text) -> float:
         hits = sum(len(re.findall(phrase.pattern, text.words)) for phrase in PHRASES.values())
@@ -199,7 +199,7 @@ def _measure_code(root: Path) -> dict[str, float]:
 
 
 def _classify(node: ast.AST) -> Mapping[str, int]:
-    """Return, for each count, 1 if a node of a syntax tree belongs to it, otherwise 0."""
+    """Return 1 for each property that a syntax-tree node has, such as `one-word function`, and 0 for the others."""
     docstring = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
     is_assigned = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
     is_function = isinstance(node, FUNCTIONS) and not node.name.startswith("__")

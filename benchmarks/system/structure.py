@@ -20,12 +20,13 @@ Graph = Mapping[str, set[str]]
 """A mapping from each node to the nodes that it imports."""
 
 
-# The number of files that name this method shows how many files a new method touches. The name has no other meaning.
+# The number of files with the name of this method shows how many files a new method touches. In the source, the word
+# means nothing else.
 SAMPLE_METHOD = "asyncfeded"
 
 
 def main() -> None:
-    """Print the metrics of the structure, and then the folders by level."""
+    """Print the metrics of the code's structure, and then the folders by level."""
     for name, value in structure_metrics().items():
         print_line(f"{name:42} {value}")
     print_line("\nlevel  folders")
@@ -35,7 +36,7 @@ def main() -> None:
 
 
 def structure_metrics() -> dict[str, int]:
-    """Return the metrics of the structure by name."""
+    """Return the metrics of the code's structure, such as the number of import cycles, by name."""
     modules = module_graph(PACKAGES)
     folders = folder_graph(modules)
     return {
@@ -64,7 +65,7 @@ def files_that_name(method: str) -> list[str]:
 def read_next(method_file: str) -> list[str]:
     """Return the files that the docstring of a method's file lists after "Read next".
 
-    Raises ValueError if no run of the method imports one of these files.
+    Raises ValueError if a listed file is not imported when the method runs.
     """
     path = ROOT / f"fedraa/methods/{method_file}.py"
     docstring = ast.get_docstring(ast.parse(path.read_text())) or ""

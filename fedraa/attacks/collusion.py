@@ -1,8 +1,8 @@
 """Colluding attackers, which know the deltas of other clients.
 
-An attacker trains like any client. Then the server, which has the deltas of all clients, replaces its delta by a forged
-one: in rounds after all clients have sent theirs (`CollusionAggregator`), otherwise at once, from the last delta of
-every other client (`Collusion.replace_update`).
+An attacker trains like any client. Then the server, which has the deltas of all clients, replaces the attacker's delta
+by a forged one. In rounds it does this after all clients have sent their deltas (`CollusionAggregator`). Otherwise it
+does this at once, from the last delta of every other client (`Collusion.replace_update`).
 """
 
 from dataclasses import replace
@@ -37,7 +37,7 @@ class Collusion(Stateful):
         self.plan = plan
         self._size = size
         self._voters = voters
-        # The last delta [d] of each client that the attackers see.
+        # The last delta [d] by client, of the clients whose deltas the attackers see.
         self._seen: dict[int, Vector] = {}
 
     def observe(self, client: int, row: Vector) -> None:
@@ -111,7 +111,7 @@ class CollusionAggregator(BoundAggregator):
     def __init__(self, part: Any, run: RunContext, collusion: Collusion) -> None:
         super().__init__(part, run)
         self._collusion = collusion
-        # The row [d] and the other fields of the `ClientDelta` of each attacker in this round.
+        # By attacker: its delta in this round as a row [d], and the other fields of its `ClientDelta`.
         self._held: dict[int, dict[str, Any]] = {}
         self._reports = 0
 

@@ -10,9 +10,9 @@ from fedraa.callbacks.events import Event, RunStart
 from fedraa.components.calls import one_line
 from fedraa.errors import InputError, RunWarning
 
-# Maximum time that a run waits for the service before its first task.
+# Before its first task, a run waits at most this time for the tracking service.
 START_TIMEOUT_S = 30.0
-# Maximum time that a run waits for the service at its end.
+# After its last task, a run waits at most this time for the tracking service.
 END_TIMEOUT_S = 10.0
 
 
@@ -39,7 +39,7 @@ class Tracker(Callback):
         """Write the metrics of an evaluation. `Callback.on_eval` documents the arguments."""
 
     def write_end(self, event: Event) -> None:
-        """Write the `end` line of the log, which has the result of the run."""
+        """Send the result of the run to the service. `event` is the `end` line of the run's log."""
 
     @abstractmethod
     def shut(self) -> None:
@@ -68,13 +68,13 @@ class Tracker(Callback):
         self._discard_calls()
 
     def _add(self, write: Callable[[], None]) -> None:
-        """Queue a function for the thread. Do nothing if the service has failed before."""
+        """Queue a function for the background thread. Do nothing if the service has failed before."""
         self._warn_of_error()
         if self._calls is not None:
             self._calls.add(write)
 
     def _wait_for(self, function: Callable[[], None], timeout_s: float) -> str | None:
-        """Call a function in the thread and wait for it. Return the problem if it fails or takes too long."""
+        """Call a function in the background thread and wait. Return the problem if it fails or takes too long."""
         if self._calls is None:
             return None
         ended = self._calls.add(function).wait(timeout_s)

@@ -14,7 +14,7 @@ from fedraa.cli.flags import OWN, POSITIONAL, Flag, list_flags
 
 HELP_ALL = "--help-all"
 HELP_FLAGS = frozenset(["-h", "--help", HELP_ALL])
-# The help text of a longer option is on the next line.
+# If an option has more characters than this, its help text is on the next line.
 NARROW = 23
 # The most used options of an experiment by heading. Only `--help-all` shows the other options.
 EVERYDAY = {

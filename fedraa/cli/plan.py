@@ -44,7 +44,8 @@ Ints = npt.NDArray[np.int64]
 MAX_CLASSES = 12
 # If there are more than `MAX_CLASSES` device classes, the table has this number of groups of clients instead.
 GROUPS = 10
-# The range of update weights is computed from at most this number of participation corrections.
+# Every client has a participation correction, a factor of its update weights. The printed range of update weights is
+# computed from at most this number of these corrections.
 MAX_FACTORS = 1000
 # Maximum number of width groups (layers with a common width) in a table.
 MAX_WIDTHS = 6
@@ -134,7 +135,7 @@ def describe_uncut_groups(spec: RunSpec) -> list[str]:
 
 
 def describe_tasks(spec: RunSpec) -> list[str]:
-    """Return lines about local steps and update weights that depend on the devices."""
+    """Return lines about numbers that may depend on the devices: the local steps and the update weights."""
     costs = make_cost_model(spec)
     update = spec.method.update
     shapes = [submodel.widths for submodel in spec.submodels]
@@ -293,7 +294,7 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
 
 
 def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
-    """Return the clients of each device class, in which all devices are equal.
+    """Return the clients of each device class. A class is a group of equal devices.
 
     If there are more than `MAX_CLASSES` classes, return `GROUPS` groups of clients instead, from fast to slow.
     """

@@ -38,20 +38,20 @@ class NodeNeeds:
 
     @classmethod
     def of(cls, spec: RunSpec, nodes: int) -> Self:
-        """Return the needs of a run on this number of nodes."""
+        """Return the number of workers and the memory that a run needs on this number of nodes."""
         experiment = spec.experiment
         all_workers = count_workers(experiment, experiment.client_count)
         workers = -(-all_workers // nodes)
         need = Need.of(spec)
         task = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
-        # Calls have references to the parameters, which stay in the object store until the calls end.
+        # A call refers to parameters in the object store, which stay there until the call ends.
         calls = min(spec.at_a_time, CALLS_PER_WORKER * all_workers)
         here = min(calls, CALLS_PER_WORKER * workers)
         return cls(
             workers=workers,
             # The worker also holds the received parameters.
             worker=need.worker + TRAINING_BYTES + task,
-            # The last term is the model of an evaluation.
+            # An evaluation also stores a copy of the model, which is the last term.
             stored=need.data + here * task + spec.params.nbytes,
             server=PROCESS_BYTES + need.server,
             sent=(calls - here) * task + spec.params.nbytes,
@@ -61,7 +61,7 @@ class NodeNeeds:
 
 
 def cluster_lines(spec: RunSpec, nodes: int | None) -> list[str]:
-    """Return lines about the memory of each node, and about the traffic between nodes, if `nodes` is given.
+    """Return lines about the memory of each node and the traffic between nodes. Without `nodes`, return no lines.
 
     Args:
         spec: The run.

@@ -69,7 +69,7 @@ def save_state(component: Any) -> dict[str, Any]:
 
 
 def _declared_fields(kind: type) -> list[str] | None:
-    """Return the `state_fields` of the base classes and the class; None if none declares them."""
+    """Return the `state_fields` of a class and its base classes; None if no class declares the attribute."""
     declarations = [vars(base)["state_fields"] for base in reversed(kind.__mro__) if "state_fields" in vars(base)]
     if not declarations:
         return None

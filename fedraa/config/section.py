@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 else:
     # A component is text on the command line and in config.json. Python code may also pass an object.
     Component = Annotated[str, SkipValidation, PlainSerializer(text_of, when_used="json")]
-    # The command line takes texts PATH=VALUE, Python code and files take a mapping. The field holds a mapping.
+    # The user writes texts PATH=VALUE on the command line, and a mapping in Python code or a file. The field holds a
+    # mapping in both cases.
     Override = Annotated[tuple[str, ...], SkipValidation, PlainSerializer(_written_values, when_used="json")]
 
 
@@ -58,7 +59,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _convert_value(cls, value: object, info: ValidationInfo) -> object:
-        """Convert a single value to a tuple if the field has several values, and components to text."""
+        """Return the value in the form of config.json, as a tuple of one value if the field holds a tuple."""
         if isinstance(value, np.ndarray):
             value = value.tolist()
         field = cls.model_fields[str(info.field_name)]

@@ -65,7 +65,7 @@ from fedraa.submodels.indices import count_owners
 
 # Fields without effect if the user passes the model or the dataset as an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
-# Number of test samples for a trial of the metrics before the start.
+# Before the start, the metrics are tried on this number of test samples.
 TRIAL_SAMPLES = 32
 Options = TypeVar("Options", bound=ClientOptions)
 
@@ -251,7 +251,7 @@ def _refuse_unless_default(options: Section, field: str, beside: str) -> None:
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
-    """Raise InputError if the options request evaluations of more clients than have test samples."""
+    """Raise InputError if the options request evaluations of more than the `able` clients that have test samples."""
     for switch, field in (("personalised", "personalised"), ("client_evals", "client_evals_of")):
         if getattr(options, switch) is None:
             continue
@@ -288,7 +288,7 @@ def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Optio
 
 
 def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
-    """Load the dataset that the options name. The objective checks targets that are not class labels."""
+    """Load the dataset that the options name. If its targets are no class labels, the objective checks the targets."""
     return load_dataset(problem.dataset, problem.data_dir, target_check(make_objective(problem.objective)))
 
 

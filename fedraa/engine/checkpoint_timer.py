@@ -11,11 +11,13 @@ CHECKPOINT_PAUSE_FACTOR = 20
 
 
 class CheckpointTimer:
-    """A timer of checkpoints. The first is due at the start, each further one after `every` steps or a pause.
+    """A timer of checkpoints. The first is due at the start, and each further one after `every` server steps.
+
+    Without `every`, the next checkpoint is due after a pause in real time. The pause lasts `CHECKPOINT_INTERVAL_S`, or
+    `CHECKPOINT_PAUSE_FACTOR` times as long as the last checkpoint took, whichever is longer.
 
     Args:
-        every: The number of server steps between checkpoints. None: a pause in real time, the larger of
-            `CHECKPOINT_INTERVAL_S` and `CHECKPOINT_PAUSE_FACTOR` times the last checkpoint's duration.
+        every: The number of server steps between checkpoints, or None.
     """
 
     def __init__(self, every: int | None) -> None:

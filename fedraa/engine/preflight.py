@@ -129,7 +129,7 @@ def _check_inputs(spec: RunSpec) -> None:
     if len(inputs) > 1:
         for field, is_set, problem in (
             ("split", spec.method.local.split, f"{method} sends one input through the two halves of a model"),
-            ("vmap_batch", spec.experiment.vmap_batch > 1, "only minibatches of one input can be stacked"),
+            ("vmap_batch", spec.experiment.vmap_batch > 1, "it can stack only samples with one input"),
         ):
             if is_set:
                 raise InputError(field, f"{problem}, and the samples of {name} have {len(inputs)} inputs")
@@ -140,7 +140,7 @@ def _check_inputs(spec: RunSpec) -> None:
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise InputError if no client has enough samples for a minibatch, or if a client with too few ends the run."""
+    """Raise InputError if clients have too few samples to be trained, and the run can therefore not reach its end."""
     min_batch = spec.state.min_batch
     sizes = spec.data.sizes
     kind = type(spec.traced.module).__name__

@@ -24,7 +24,7 @@ from fedraa.submodels.flat import frozen_parameters
 from fedraa.submodels.indices import count_owners
 
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
-# Key of the limit on evaluations in progress.
+# The key in config.json for the maximum number of evaluations in progress.
 PENDING_EVALS_KEY = "max_pending_evals"
 
 
@@ -121,7 +121,7 @@ def described_base(spec: RunSpec) -> dict[str, object] | None:
     }
 
 
-# Packages and source of a process stay the same after their import.
+# The functions below are cached, because a running process keeps the versions that it has imported.
 @cache
 def installed_version(package: str) -> str | None:
     """Return the version of an installed package, or None if it is not installed."""

@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class Stop(threading.Event):
-    """A request to stop. Inside the block `honoured`, the run then saves a checkpoint and ends."""
+    """A request to stop. If it comes inside the block `honoured`, the run saves a checkpoint and ends."""
 
     _well = False
 
@@ -20,7 +20,7 @@ class Stop(threading.Event):
 
     @contextmanager
     def honoured(self) -> Iterator[None]:
-        """Mark the block in which a run answers a request to stop: it saves a checkpoint and ends."""
+        """Mark the block in which a request to stop makes the run save a checkpoint and end."""
         self._well = True
         try:
             yield

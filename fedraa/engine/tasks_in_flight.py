@@ -89,13 +89,13 @@ class TasksInFlight:
 
     @property
     def next_outcome_due(self) -> float:
-        """The due time of the first arrived outcome; infinite if none has arrived."""
+        """The earliest due time of the outcomes that have arrived; infinite if none has arrived."""
         if not self._arrived_by_due_time:
             return inf
         return self._arrived_by_due_time.next_due
 
     def pop_outcome(self) -> tuple[Task, Update | Fault]:
-        """Remove the first due task that has an outcome. Return the task and its outcome."""
+        """Remove the earliest due task among those that have an outcome. Return the task and its outcome."""
         _, number = self._arrived_by_due_time.pop()
         outcome = self._outcomes.pop(number)
         while self._arrived_by_due_time and self._arrived_by_due_time.next_task not in self._outcomes:

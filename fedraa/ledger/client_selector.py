@@ -1,4 +1,4 @@
-"""The choice of clients: it passes observations about clients to a Selection, and checks the result."""
+"""The class that lets a Selection choose clients: it passes the observations and checks the chosen clients."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -25,7 +25,8 @@ class ClientSelector:
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.
-        single_client_rounds: Number of first rounds in which only the first client that is not quarantined trains.
+        single_client_rounds: Number of rounds at the start of the run in which only one client trains: the one with
+            the lowest number that is not quarantined.
         field: The field of the experiment that contains the selection, for errors.
     """
 

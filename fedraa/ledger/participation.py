@@ -52,7 +52,7 @@ class Selection(Stateful, ABC):
         """
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
-        """Return the clients of a round without observations. Only a Participation defines this method."""
+        """Return the clients of a round, chosen without observations. Only a Participation defines this method."""
         raise AssertionError(f"{type(self).__name__} needs observations about clients")
 
     def expected_size(self, clients: int) -> float | None:
@@ -138,7 +138,7 @@ class Poisson(Bernoulli):
     """
 
 
-# Participations that draw each client independently, by name.
+# Maps the names of the participations that draw each client independently to their classes.
 SHARES: dict[str, type[Bernoulli]] = {"bernoulli": Bernoulli, "poisson": Poisson}
 
 

@@ -137,7 +137,7 @@ class SelfDistillation(LocalAlgorithm):
                 run.step(inputs, labels, penalty=partial(_exit_losses, logits, labels, weight))
 
     def distillation_weight(self, round: int) -> float:
-        """Return the weight kd of the distillation in a round, from 0."""
+        """Return the weight kd of the distillation in a round. The first round is round 0."""
         return exp(-5 * (1 - min(round, self.ramp_up) / self.ramp_up) ** 2)
 
 

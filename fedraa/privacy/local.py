@@ -25,7 +25,7 @@ from fedraa.messages import Task, Update, Vector
 from fedraa.privacy.privacy import PRIVACY, Privacy, measure_norm
 from fedraa.rng import generator
 
-# Memory in bytes per trained parameter: the update, its clipped delta, the noise and its factors.
+# Memory in bytes per trained parameter: the update, the clipped delta, the noise, and intermediate arrays.
 LOCAL_NOISE_BYTES = 36
 
 
@@ -66,7 +66,7 @@ class LocallyPrivateTrainer:
 
 
 def privatise(delta: Vector, privacy: Privacy, rng: np.random.Generator) -> Vector:
-    """Return a clipped delta [k] with the noise of local privacy."""
+    """Clip a delta [k], add the noise of local privacy, and return the result."""
     norm = measure_norm(delta)
     factor = 1.0
     if norm > privacy.clip:

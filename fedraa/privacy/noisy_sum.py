@@ -10,7 +10,7 @@ from fedraa.privacy.privacy import Privacy, measure_norm
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Mask
 
-# Memory in bytes per parameter: clips, sum of updates, noise and its factors.
+# Memory in bytes per parameter: clips, sum of updates, noise, and intermediate arrays.
 NOISE_BYTES = 28
 
 
@@ -34,9 +34,10 @@ class NoisySum(Stateful):
         self._whole = whole
         self._seed = seed
         self._releases = 0
-        # The clip of each fragment; 0 stands for the whole model and for sampled submodels.
+        # The clip by fragment. The key 0 is also used for the whole model and for sampled submodels.
         self.clips: dict[int, float] = {}
-        # The sum of b_i - 1/2 over the updates of this release, by fragment (see `central_adaptive`).
+        # The sum of b_i - 1/2 over the updates of this release, by fragment. b_i is 1 if the norm of update i is within
+        # the clip, otherwise 0 (see `central_adaptive`).
         self._centred: dict[int, float] = {}
         self._voters: dict[int, int] = {}
         # The largest clip of the updates of each coordinate [d]; 0 without an update.
@@ -48,7 +49,7 @@ class NoisySum(Stateful):
         Args:
             delta: The update [k].
             where: Its coordinates in the model.
-            fragment: The fixed fragment; 0 for the whole model and for sampled submodels.
+            fragment: The number of the fixed fragment; 0 if the client trained the whole model or a sampled submodel.
         """
         bound = self.clips.setdefault(fragment, self._privacy.clip)
         norm = measure_norm(delta)
@@ -79,7 +80,7 @@ class NoisySum(Stateful):
                 voters = self._voters.get(fragment, 0)
             if voters:
                 centred = self._centred.get(fragment, 0.0)
-                # The noise of the updates is computed for the expected cohort, so the noise of the b_i must be too.
+                # Only `voters` clients reported, but all noise, also that of the updates, is for the expected cohort.
                 self.clips[fragment] = self._privacy.adapt_clip(
                     self.clips[fragment], centred, voters=voters, cohort=self.cohort, rng=rng
                 )

@@ -19,7 +19,7 @@ class LoggedSelector(ClientSelector):
     def __init__(self, directory: Path, clients: int) -> None:
         super().__init__(All(), None, clients=clients, seed=0)
         self._cohorts: list[list[int]] = [[]]
-        # By the number of an ended task: the client that got the next task.
+        # Maps the number of an ended task to the client that got the next task.
         self._after: dict[int, int] = {}
         self._first: list[int] = []
         ended: int | None = None

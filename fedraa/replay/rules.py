@@ -77,7 +77,7 @@ class TaskCosts:
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of a run. Every line of the log must agree with them."""
+    """The rules of a run: its settings, scheduler, costs and so on. A replay checks the log against them."""
 
     experiment: Experiment
     method: dict[str, dict[str, Any]]
@@ -140,7 +140,7 @@ class Rules:
 
     @property
     def costs_known(self) -> bool:
-        """True if the rules determine the submodel and the cost of every task."""
+        """True if a replay can compute the submodel and the cost of every task."""
         local = self.method["local"]
         components = (local.get("compressor"), local.get("algorithm"), self._download_compressor)
         return (self.scheduled or self.whole) and not any(map(is_foreign, components))
@@ -235,7 +235,7 @@ class Rules:
         )
 
     def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if the component `value` of `choice` is custom, such as the scheduler in `schedule`."""
+        """Return True if the field `value` of `choice`, such as `scheduler` of `schedule`, is a custom component."""
         return is_foreign(self.method[choice].get(value))
 
     @property
@@ -376,7 +376,7 @@ class Rules:
 
 
 def _check_devices(path: Path, resolved: Resolved) -> None:
-    """Raise InputError if the values of devices or samples are impossible, so that the configuration is damaged."""
+    """Raise InputError if the configuration has values of devices or samples that no run can have."""
     if min(resolved.samples, default=0) < 1:
         raise InputError(f"run: {path}: samples", got=resolved.samples, expected="at least one sample for each client")
     for name, values in _device_columns(resolved).items():

@@ -34,7 +34,7 @@ def selection_note(run: Run) -> str:
 
 
 def window_end(run: Run) -> float:
-    """Return the time at which the plot ends, when half of the lanes have `TASKS_PER_LANE` tasks."""
+    """Return the end of the plot: the time at which half of the lanes have `TASKS_PER_LANE` tasks."""
     tasks = run.tasks.sort_values("start")
     full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
     return float(full.reindex(select_clients(run.clients)).fillna(run.end).median())

@@ -126,7 +126,7 @@ class History:
 
     @property
     def metric_spec(self) -> MetricSpec:
-        """The metrics of an evaluation, the direction of each, and the main metric."""
+        """The metrics of an evaluation, whether higher or lower values of each are better, and the main metric."""
         return read_metric_spec(self.config)
 
     @property

@@ -40,8 +40,8 @@ class PowerOfChoice(CountedSelection):
     """A choice of the clients with the highest last loss among random candidates (Cho et al. 2020, rpow-d).
 
     On unequal data, the model converges faster than with a uniform choice, but may end at a higher loss. Clients send
-    their losses with their updates, so the losses need no additional traffic. The paper also has pow-d, which first
-    evaluates the model on all candidates. It is not available.
+    their losses with their updates, so the losses need no additional traffic. The paper's pow-d, which first
+    evaluates the model on all candidates, is not available.
 
     Attributes:
         count: Number of clients per round (m). Not for asynchronous methods.

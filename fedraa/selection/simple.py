@@ -14,7 +14,8 @@ from fedraa.ledger.selection_context import SelectionContext
 class Uniform(CountedSelection):
     """A random choice of clients with equal probabilities, without replacement.
 
-    It excludes quarantined clients before the draw, so a round always has `count` clients. `sample:K` does not.
+    Quarantined clients are excluded before the draw, so a round always has `count` clients. `sample:K` excludes them
+    after the draw.
     """
 
     is_private: ClassVar[bool] = True

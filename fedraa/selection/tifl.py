@@ -25,7 +25,7 @@ from fedraa.numbers import Count, format_count
 
 
 def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
-    """Return the probability of each tier [n]. A higher loss gives a higher probability, and no credits give 0.
+    """Return the probability of each tier [n]. It rises with the tier's loss. A tier without credits has probability 0.
 
     Args:
         losses: The loss of each tier [n].

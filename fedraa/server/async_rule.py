@@ -80,7 +80,7 @@ class ClientUpdate:
 
     @property
     def coordinates(self) -> CoordinateSet:
-        """The coordinates of the fragment: `runs` if they are long, because runs are faster, otherwise `where`."""
+        """The coordinates of the fragment: `runs`, which is faster, if it is not None; otherwise `where`."""
         return self.where if self.runs is None else self.runs
 
 
@@ -226,11 +226,11 @@ class AsyncRule(Stateful, ABC):
         """Remove a quarantined client, so that a rule with `needs_all_clients` no longer waits for it."""
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
-        """Return the weight of an update. Only rules with `is_convex_mix` define it."""
+        """Return the weight of an update. Only rules with `is_convex_mix` define this method."""
         raise AssertionError(f"{type(self).__name__} is no convex mix")
 
     def memory(self, size: int, clients: int) -> int:
-        """Return the bytes of the rule's state. The memory check uses it before a run."""
+        """Return the bytes of the rule's state. The memory check before a run uses this number."""
         return 0
 
 
@@ -238,7 +238,7 @@ ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bin
 
 
 def model_without_values(ledger: AsyncLedger) -> AsyncModel:
-    """Return a model without parameters, for calls of a rule in a forecast or a replay."""
+    """Return a model that has no parameters. A forecast or a replay passes it to a rule."""
     probabilities = None if ledger.routing is None else ledger.routing.probabilities
     return AsyncModel(
         NO_VALUES,
@@ -252,7 +252,7 @@ def model_without_values(ledger: AsyncLedger) -> AsyncModel:
 def update_without_values(
     ledger: AsyncLedger, task: Dispatch, *, samples: int = 1, loss: float = inf, balance: float = 1.0
 ) -> ClientUpdate:
-    """Return the update of a task in flight without parameters, for calls of a rule in a forecast or a replay.
+    """Return an update that has no parameters, for a task in flight. A forecast or a replay passes it to a rule.
 
     Args:
         ledger: The decisions so far.

@@ -88,9 +88,9 @@ class RoundState(Stateful):
     def receive(self, contribution: ClientDelta, assignment: Assignment, update: Update) -> None:
         """Add a client update to the state.
 
-        Other components also read the delta, so it must not be changed. `contribution.delta` has its values at once.
-        `contribution.change.join(f)` is faster: after `receive` has returned, the server calls f(place, delta) for each
-        chunk of the delta.
+        Other components also read the delta, so this method must not change it. `contribution.delta` is the whole delta
+        as one array. `contribution.change.join(f)` is faster: after `receive` has returned, the server calls
+        f(place, delta) for each chunk of the delta.
 
         Args:
             contribution: The client, its delta and its weight.

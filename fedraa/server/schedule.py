@@ -112,8 +112,8 @@ class AsyncSchedule(Schedule):
 class AsyncSampled(Schedule):
     """An asynchronous schedule: an idle client receives a submodel at once. A policy draws the submodel.
 
-    Staleness counts versions of the whole model. A policy that otherwise draws once per round
-    draws once per version here.
+    Staleness counts versions of the whole model. A policy that draws once per round in a synchronous method draws once
+    per version here.
 
     Attributes:
         updates: Number of server updates; None to stop by another limit.
@@ -188,7 +188,7 @@ def _make_store(
 
 
 def _count_voters(update: AsyncRule, clients: int) -> int:
-    """Return the number of clients whose deltas colluding attackers see: those of one buffer, or all clients."""
+    """Return the number of updates in the rule's buffer, or the number of all clients if the rule has no buffer."""
     if update.per_step > 1:
         return update.per_step
     return clients

@@ -46,7 +46,7 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
     The component must not change its arguments. It must not change coordinates (parameters) that no client trained. It
     may hold at most the memory that it declares.
 
-    After a failure, the checks that depend on it are skipped. The cost is compared with the cost of a built-in
+    Checks that rely on a failed requirement are skipped. The cost is compared with the cost of a built-in
     component. A high cost is no failure.
 
     Args:
@@ -80,7 +80,7 @@ class _ComponentCheck:
         self._findings = findings
 
     def check_all(self, *, ray: bool) -> None:
-        """Check all requirements. After a failure, skip the checks that depend on it."""
+        """Check all requirements. Checks that rely on a failed requirement are skipped."""
         record = self._findings.record
         try:
             _, tester = collect_answers(self._start_tester, STEPS)

@@ -64,7 +64,7 @@ def parallel_map(items: Sequence[S], work: Callable[[S], T]) -> list[T]:
 def borrow_scratch(role: str, size: int, kind: type[Kind] = np.float32) -> npt.NDArray[Kind]:  # type: ignore[assignment]
     """Return an uninitialised array in memory that this thread uses again.
 
-    All calls with the same role return the same memory. The next call makes the numbers of the last one invalid.
+    All calls with the same role return the same memory, so use the array only until the next call with this role.
 
     Args:
         role: A name for the purpose of the memory.
@@ -169,8 +169,8 @@ def ordered_sum(sums: Sequence[float]) -> float:
 def sum_squares(delta: Vector) -> list[float]:
     """Return the sum of squares of each block of `SUM_BLOCK` elements.
 
-    The squared norm is the `ordered_sum` of the result. NumPy adds in the same order. Another order would change the
-    bits of norms in the logs.
+    The `ordered_sum` of the result is the squared norm. The order of additions is fixed, because another order would
+    change the last bits of norms in the logs.
     """
     wide = borrow_scratch("squares", len(delta), np.float64)
     np.copyto(wide, delta)

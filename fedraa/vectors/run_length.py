@@ -22,7 +22,7 @@ class RunLengthArray:
 
     @property
     def lengths(self) -> Starts:
-        """Return the number of equal elements after each start."""
+        """Return the length of each run: the number of elements from one start to the next."""
         return np.diff(self.starts, append=self.size)
 
     def __getitem__(self, piece: slice) -> npt.NDArray[Any]:

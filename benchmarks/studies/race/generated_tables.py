@@ -46,7 +46,13 @@ def _make_table(name: str, *, rows: int, shares: tuple[float, ...], seed: int) -
 
 
 def _label_rows(x: npt.NDArray[Any], shares: tuple[float, ...], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Return labels. The rows are sorted by a random network's output, and divided into classes by `shares`."""
+    """Return a label for each row. A random network scores each row, and quantiles of the scores limit the classes.
+
+    Args:
+        x: The rows.
+        shares: The share of the rows in each class.
+        rng: The source of random numbers.
+    """
     first = rng.normal(size=(x.shape[1], TEACHER_UNITS)) / 2
     second = rng.normal(size=TEACHER_UNITS)
     score = np.tanh(x @ first) @ second

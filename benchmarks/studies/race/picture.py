@@ -112,8 +112,8 @@ def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -
 def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
     """Return the end of the time axis.
 
-    If half of the coloured entrants reach the last target, the end is AXIS_FACTOR times the slowest mean time to it.
-    Otherwise the axis ends with the last run.
+    The end is AXIS_FACTOR times the slowest mean time to the last target, if at least half of the coloured entrants
+    reach this target. Otherwise, and at the latest, the axis ends with the longest run.
     """
     ends = [max(float(run.spent["t"].iloc[-1]) for run in runs) for runs in by_entrant.values()]
     end = max(ends)
@@ -126,7 +126,7 @@ def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
 
 
 def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks) -> None:
-    """Draw a row per entrant with its times to the last target. Tuned times have intervals."""
+    """Draw a row per entrant with its times to the last target. Only tuned times have intervals."""
     level = setting.targets[-1]
     means: list[float] = []
     for place, name in enumerate(looks):
@@ -163,7 +163,7 @@ def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: 
 
 def _draw_mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, filled: bool) -> None:
     """Draw a mark at the mean time. A filled mark has an interval and the number as text."""
-    # Light grey marks would be hard to see.
+    # A mark in the light grey of the curves would be hard to see, so it is darker.
     edge = {GREY: "0.5"}.get(colour, colour)
     face = "white"
     half = None

@@ -33,7 +33,7 @@ class Scale:
         return self.size == "paper"
 
     def pick_value(self, quick: T, standard: T, paper: T) -> T:
-        """Return the argument with the name of this size."""
+        """Return the argument whose name is this size, such as `quick`."""
         return {"quick": quick, "standard": standard, "paper": paper}[self.size]
 
     @property

@@ -62,8 +62,8 @@ class CentredClipping(RobustAggregator):
         for _ in range(self.iterations):
             norms, shares = measure_rows(votes.rows, self._centre, self.sent)
             factors = clip_factors(norms, shares, self.radius)
-            # The mean of s_i delta_i minus v times the mean of s_i is the mean of s_i (delta_i - v) without copies of
-            # the rows.
+            # mean of s_i (delta_i - v) = mean of s_i delta_i - v * mean of s_i
+            # The right side needs no copies of the rows.
             pulled = weighted_mean(votes.rows, np.ones(len(factors)), factors)
             kept = combine_chunks(votes.rows, partial(_mean_factor, factors=factors))
             self._centre[covered] += pulled[covered] - kept[covered] * self._centre[covered]
@@ -74,7 +74,10 @@ class CentredClipping(RobustAggregator):
 
 
 def _mean_factor(block: Numbers, factors: Numbers) -> Numbers:
-    """Return the mean of `factors` [n] for each column of a chunk [n, k], over the rows in which it is not NaN."""
+    """Return the mean factor of each column of a chunk [n, k].
+
+    Row i has the factor `factors[i]`. The mean is over the rows that are not NaN in the column.
+    """
     covered = ~np.isnan(block)
     total = (covered * factors[:, None]).sum(axis=0)
     return np.asarray(total / np.maximum(1, covered.sum(axis=0)))

@@ -122,7 +122,7 @@ def _follow_fields(message: bytes, *numbers: int) -> list[bytes]:
 def _read_fields(message: bytes, number: int) -> Iterator[bytes]:
     """Yield the contents of all fields with this number in a message of Protocol Buffers.
 
-    It stops at a field of a type without a stated length. Examples contain no such field.
+    The result ends before the first field whose type has no length prefix. A `tf.train.Example` has no such field.
     """
     place = 0
     while place < len(message):

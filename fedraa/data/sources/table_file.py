@@ -47,8 +47,8 @@ class TableFile:
     def frame(self, as_words: Collection[str] = ()) -> Any:
         """Return the rows as a pandas DataFrame, without empty rows and unnamed empty columns.
 
-        Columns of plain numbers or of true and false have a numeric type. Others contain stripped text, or None if
-        empty.
+        A column of numbers, or of true and false, is numeric. Another column has text without surrounding spaces, and
+        None for an empty field.
 
         Args:
             as_words: The names of columns that are text even if all values are numbers.
@@ -70,7 +70,7 @@ class TableFile:
             skipinitialspace=True,
             low_memory=False,
         )
-        # Longer rows end with delimiters, so their additional fields are empty.
+        # A row with more fields than the header only ends with more delimiters, so its additional fields are empty.
         frame = frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
         for name in frame.columns:
             if pd.api.types.is_bool_dtype(frame[name]):
@@ -86,7 +86,7 @@ def open_table(path: str) -> TableFile:
     """Read a table from a file.
 
     Raises:
-        InputError: A row has another number of fields than the header.
+        InputError: The file is not a table, such as a file in which a row and the header differ in length.
     """
     text = _read_text(path)
     hint = EXCEL_HINT.match(text)
@@ -128,7 +128,7 @@ def open_table(path: str) -> TableFile:
 
 
 def is_unnamed(name: str) -> bool:
-    """Return True for a placeholder of a missing column name."""
+    """Return True for the placeholder of a missing column name, such as `Unnamed: 3`."""
     return name.startswith("Unnamed: ") and name[len("Unnamed: ") :].isdecimal()
 
 
@@ -163,7 +163,8 @@ def _decode_text(path: str, data: bytes) -> str:
         try:
             text = data.decode("utf-8-sig")
         except UnicodeDecodeError:
-            # Spreadsheets often write Windows-1252. It does not define five bytes, which mean latin-1.
+            # Spreadsheets often write Windows-1252, which does not define five of the 256 bytes.
+            # A file with one of these five bytes is read as latin-1.
             try:
                 text = data.decode("cp1252")
             except UnicodeDecodeError:
@@ -196,7 +197,7 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _guess_delimiter(text: str) -> str:
-    """Return the delimiter that splits most rows into as many fields as the header, at least two."""
+    """Return the delimiter with which most rows have as many fields as the header, which must have two or more."""
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))

@@ -125,7 +125,7 @@ class Shard:
         self._common = common or [None] * len(where)
         self._shared_weight = shared_weight
         self._pushed: dict[int, dict[str, Vector]] = {}
-        # The last mixed or forgotten tasks, whose late pushes are ignored.
+        # The last tasks whose pieces were mixed in or discarded. Pieces that arrive later for these tasks are ignored.
         self._closed: deque[int] = deque(maxlen=MAX_CLOSED_TASKS)
         self._mean: Vector | None = None
 
@@ -168,7 +168,7 @@ class Shard:
             blend_weights(self.params, where, piece, weight)
 
     def forget_task(self, task: int) -> None:
-        """Discard all pushes for a failed task."""
+        """Discard all pieces that a worker pushed (sent) for a failed task."""
         self._pushed.pop(task, None)
         self._closed.append(task)
 

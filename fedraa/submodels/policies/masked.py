@@ -96,7 +96,7 @@ class FourWay(SubmodelPolicy):
         inner = [names.issuperset(entry.tensor for entry in group.entries) for group in run.traced.groups]
         sizes = [group.size for group, is_inner in zip(run.traced.groups, inner, strict=True) if is_inner]
         if min(sizes, default=0) < self.parts:
-            problem = f"a width group of the blocks has only {min(sizes, default=0)} units"
+            problem = f"some layer of the blocks can be cut into only {min(sizes, default=0)} units"
             raise InputError("submodel", problem, got=self.parts, hint="set form to elements, or use fewer parts")
         split = _Last(
             lambda context: indices.deal_disjoint(run.traced, self.parts, generator(run.seed, "split", context.round))
@@ -115,7 +115,7 @@ class FourWay(SubmodelPolicy):
         whole = run.whole()
         blocks = find_removable_blocks(run.traced, run.example)
         if len(blocks) < self.parts:
-            problem = f"{type(run.traced.module).__name__} has {len(blocks)} blocks that leave their input unchanged"
+            problem = f"{type(run.traced.module).__name__} has {len(blocks)} blocks that a client can skip"
             expected = f"at least {self.parts}, the number of parts"
             raise InputError("submodel", problem, expected=expected, hint="set form to elements or units")
 
@@ -176,7 +176,7 @@ class Pruned(WithCapacities):
 
 @dataclass
 class _Last(Generic[T]):
-    """A cache of the last value. All clients of a round need the same value."""
+    """A cache of the value of the last round. All clients of a round need the same value."""
 
     make: Callable[[RoundContext], T]
     round: int = -1

@@ -60,7 +60,7 @@ def group_units(module: nn.Module, recorder: Recorder) -> Traced:
 
 
 def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarray:
-    """Return the unit ID (the number of the unit) of each label, or -1 if the label is never cut.
+    """Return the number of the unit (unit ID) to which each label belongs, or -1 if the unit is never cut.
 
     Args:
         roots: The root labels of all labels.
@@ -165,7 +165,7 @@ def _form_groups(
     id_of_root = np.full(size + 1, -1)
     groups: list[Group] = []
     _, which, counts = np.unique(signature[used], return_inverse=True, return_counts=True)
-    # A single unit cannot be cut.
+    # A group with a single unit cannot be cut, so it is left out.
     together = [used[which == key] for key in dict.fromkeys(which.tolist()) if counts[key] > 1]
     next_id = 0
     for members, group in zip(together, _describe_groups(module, entries, dimensions, together), strict=True):
@@ -190,9 +190,9 @@ def _largest_root(entries: Units) -> int:
 def _find_sizes(
     sized_calls: Iterable[RecordedCall], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> tuple[Mapping[str, Sizes], list[RecordedCall]]:
-    """Return how submodels compute the sizes in the module's calls, and the slicing calls for which this is impossible.
+    """Return how submodels compute the sizes in the module's calls, and the slicing calls for which no formula exists.
 
-    The calls at one place in the code must need the same sizes. Otherwise, the function finds no sizes for this place.
+    All calls by the same line of the code must need the same sizes. Otherwise, the result has no sizes for this line.
 
     Args:
         sized_calls: The recorded calls that pass a size.
@@ -223,7 +223,7 @@ def _find_sizes(
 
 
 def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None:
-    """Combine the resizes of two calls at one place in the code. Return None if they differ.
+    """Combine the resizes of two calls by the same line of a module's code. Return None if they do not agree.
 
     A resize describes how a submodel computes the sizes in a call.
     """
@@ -306,16 +306,16 @@ def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
     """Return the dimensions of shape `before` that a view with shape `after` joins in its dimension `out`."""
     if math.prod(before) != math.prod(after):
-        # The number of elements changes, so this is no view.
+        # A view has as many elements as its input, so this call is no view.
         return set()
     elements = np.arange(after[out]) * math.prod(after[out + 1 :])
     return {d for d, index in enumerate(np.unravel_index(elements, tuple(before))) if index.any()}
 
 
 def _find_dimension(labels: Tensor, find_units: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
-    """Return the only dimension along which units lie, and the unit at each of its indices.
+    """Return the dimension along which the units differ, and the unit at each index of this dimension.
 
-    The result is None if units lie along no dimension or several dimensions.
+    The result is None if the units differ along no dimension or along several dimensions.
 
     Args:
         labels: The labels of a tensor.
@@ -369,7 +369,7 @@ def _describe_groups(
 def _explain_uncut(
     module: nn.Module, recorder: Recorder, roots: Roots, units: Mapping[str, Mapping[int, np.ndarray]]
 ) -> dict[str, str]:
-    """Return the reason for each layer that cannot be cut, or only in part.
+    """Return, by layer, the reason why the layer cannot be cut or can be cut only in part.
 
     Args:
         module: The traced module.

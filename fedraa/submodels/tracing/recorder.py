@@ -73,7 +73,7 @@ class Recorder(TorchFunctionMode):
             rules: Rules by name of the function.
             values: A module with the values of the buffers, needed if `module` is on the meta device.
             fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
-            choices: For parameters whose units may lie along several dimensions, the one to use (default: 0).
+            choices: By parameter name: the dimension of its units, as an index into the possible ones (default: 0).
         """
         super().__init__()
         self.found = NonemptyMode(fills)

@@ -33,10 +33,10 @@ LARGE = 50_000_000
 def trace_module(module: nn.Module, example: Tree) -> Traced:
     """Find every group of units that can be cut from `module`.
 
-    The module runs in evaluation and in training mode, a large one without values. During the run, each torch function
-    also computes to which unit each element of its result belongs. A test then compares a submodel with the full module
-    in which the parameters of all other units are 0. A group that fails the test is never cut. Inputs and outputs are
-    never cut either.
+    The module runs in evaluation and in training mode. A run of a large module computes only shapes, no values. During
+    the run, each torch function also computes to which unit each element of its result belongs. A test then compares a
+    submodel with the full module in which the parameters of all other units are 0. A group that fails the test is never
+    cut. Inputs and outputs are never cut either.
 
     Args:
         module: Any module. The function traces a copy on the CPU, which shares the memory of a large module.
@@ -77,7 +77,7 @@ def _cut_parameters(traced: Traced) -> int:
 
 
 def copy_to_cpu(module: nn.Module) -> nn.Module:
-    """Return a copy of a module on the CPU. The copy of a large module shares its memory."""
+    """Return a copy of a module on the CPU. If the module is large, the copy shares the module's memory."""
     return copy_private(module, share=_is_large(module)).cpu()
 
 
@@ -88,12 +88,15 @@ def _is_large(module: nn.Module) -> bool:
 def _record_module(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
-    """Record a run of the module. For a large module, also return the names of the functions that ran.
+    """Run the module and record the run, for a large module with shapes instead of values.
+
+    Also return the names of the functions that ran in evaluation mode and in training mode. The list is empty if the
+    run had values.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For parameters whose units may lie along several dimensions, the one to use, from 0.
+        choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
     """
     if _is_large(module):
         recorder, ran = _record_shapes(module, example, choices)
@@ -112,7 +115,7 @@ def _record_shapes(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For parameters whose units may lie along several dimensions, the one to use, from 0.
+        choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -146,10 +149,10 @@ def _record_run(
         module: The module.
         example: A batch of at least two inputs.
         shapes: A copy of the module on the meta device, which computes only shapes. None runs the module with values.
-        choices: For parameters whose units may lie along several dimensions, the one to use, from 0.
+        choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
         fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
     """
-    # A run in training mode would change the running statistics of the module.
+    # A copy runs, because a run in training mode would change the running statistics of the module.
     scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, collect_rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -176,7 +179,7 @@ def _record_run(
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The cause may be row 0, which an expert without rows got. The next run does not add it.
+    # The recorder may have run an expert without rows on row 0, which may be the cause. Run again without this row.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -194,7 +197,10 @@ def _record_run(
 
 
 def _run_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module. Return the functions that ran with the origin of their arguments, and the origin of the output.
+    """Run the module. Return what ran, to compare two runs: the functions, and the sources of their arguments.
+
+    A source is the parameter, or the earlier function, from which a tensor comes. The last entries are the sources of
+    the module's output.
 
     Args:
         recorder: The recorder.
@@ -215,9 +221,10 @@ def _run_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obje
 
 
 def _run_opposite_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
-    """Run the module with every branch on data inverted. Return the functions that ran, or None if the code raises.
+    """Run the module with the opposite result of each condition that depends on data, such as `if x.max() > 1`.
 
-    If the functions stay the same or the code raises, the branches only check the data.
+    Return the functions that ran, or None if the code raises an error. If an error is raised or the same functions run,
+    the conditions only check the data.
 
     Args:
         recorder: The recorder.
@@ -245,7 +252,7 @@ def _fails_in_torch(error: BaseException) -> bool:
 
 
 def _find_suspects(checker: CutChecker, traced: Traced) -> Sequence[int]:
-    """Return the groups that fail the test if only they are cut. If each passes, return all groups."""
+    """Return each group that fails the test when no other group is cut. If none fails, return all groups."""
     alike: dict[tuple[tuple[str, int], ...], list[int]] = {}
     for g, group in enumerate(traced.groups):
         # Repeated blocks run the same code. The names of their parameters differ only in a number.
