@@ -67,7 +67,7 @@ QUICK = ("cnn, 8x8",)
 def main(*, isa: str, quick: bool) -> None:
     """Measure in a child process, and print a Markdown table.
 
-    A process can set oneDNN's instructions `isa` only once.
+    The child process is necessary because a process can choose oneDNN's instruction set `isa` only once.
     """
     code = f"from benchmarks.system.convolution_cost import print_table; print_table(quick={quick})"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa})

@@ -82,7 +82,10 @@ class HalfwayCosine:
         return min(cosine, math.log(LARGEST_CHANGE / change))
 
     def _relative_change(self, received: Tensor, delta: Tensor) -> float:
-        """Return the largest relative change of a weight matrix; 0 if all received matrices are 0."""
+        """Return the largest ratio of norms, delta to received weights, of any weight matrix.
+
+        Return 0 if all received matrices are 0.
+        """
         changes = [0.0]
         for piece in self._matrices:
             norm = float(received[piece].norm())

@@ -210,7 +210,7 @@ def _importing_only_passed(
 
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
-    """Raise InputError if these fields of config.json name code to import, which an attacker may have written."""
+    """Raise InputError if these fields of config.json name code to import. An attacker may have written the file."""
     paths = foreign_in(written)
     if paths:
         problem = f"its config.json names code to import: {', '.join(paths)}"

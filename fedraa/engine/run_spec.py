@@ -49,7 +49,7 @@ DEFAULT_ROUNDS_TO_TARGET = 1000
 PERSONAL_EVALS = 100
 # Number of samples from which an evaluation estimates the statistics of normalisation layers.
 STATISTICS_SAMPLES = 10_000
-# Maximum bytes of these samples from a data source. About `FEW` samples are read in any case.
+# Maximum total bytes of these samples if a data source reads them. The limit never falls below `FEW` samples.
 STATISTICS_BYTES = 256 * 2**20
 
 
@@ -207,7 +207,8 @@ class RunSpec:
     def personal_clients(self) -> list[int]:
         """The clients whose personal models are evaluated, drawn from the honest clients with test samples.
 
-        `personalised` sets their number. By default a method that keeps personal models has up to `PERSONAL_EVALS`.
+        `personalised` sets the number of clients. By default it is `PERSONAL_EVALS` for a method that keeps personal
+        models, otherwise 0.
         """
         count = self.experiment.personalised
         if count is None and (self.method.local.algorithm.has_personal_model or self.personal_names):

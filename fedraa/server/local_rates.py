@@ -17,7 +17,7 @@ MAX_FACTOR = 1e4
 RISE = 0.1
 # A client is recent if it sent one of the last RECENT * N updates. N is the number of clients that train at a time.
 RECENT = 5
-# After its first fall, the logarithm of the rate grows by at most this amount while every client sends one update.
+# After the rate has fallen once, its logarithm grows by at most this amount per N updates (N clients train at a time).
 CAUTIOUS_GROWTH = 0.1
 
 

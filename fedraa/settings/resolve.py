@@ -39,8 +39,8 @@ REDRAW = "submodel.capacities.redraw"
 def resolve_method(experiment: Experiment) -> Method:
     """Return the experiment's method with the values that the experiment sets.
 
-    Raises InputError for a value that the method lacks, for values that exclude each other, and for a method that
-    cannot train the objective.
+    Raises InputError if the experiment sets a value that the method does not have, if two values exclude each other,
+    or if the method cannot train the objective.
     """
     method = find_method(experiment.method)
     local = replace(

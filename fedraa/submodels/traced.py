@@ -61,7 +61,7 @@ class Traced:
     Attributes:
         module: A private copy of the full module. In a run it has no weights, because flat vectors hold them.
         groups: The width groups, in the order of the parameters.
-        uncut: The reason for each layer that cannot be cut, or only in part.
+        uncut: A sentence for each layer that stays whole or can be cut only in part. The sentence gives the reason.
         names, shapes, offsets: The names, shapes and first indices of the trainable parameters in the flat float32
             vector, in the order of `named_parameters`.
         size: Length `d` of the flat vector.

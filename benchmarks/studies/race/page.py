@@ -154,7 +154,7 @@ def _format_notes(race: Race) -> Iterator[str]:
 
 
 def _explain_lent(setting: Setting) -> str:
-    """Return the sentence about methods that ran with the result of `lendable_settings`."""
+    """Return the sentence that explains names such as `fedavg-lent`: fedavg with settings of Fed-Quilt."""
     fields = split_paths(lendable_settings(setting), {})
     override = " ".join(override_texts(fields.pop("override")))
     flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in fields.items())

@@ -242,7 +242,7 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a tensor after slices of another tensor were added or written at some indices of `dim`."""
+    """Label the result of adding or writing slices of one tensor at some indices of another tensor's `dim`."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
     labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     if isinstance(source, Tensor):
@@ -256,7 +256,7 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a gather. Elements along its dimension must be cut together."""
+    """Label the result of a gather along `dim`. Elements along `dim` must be cut together."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     unlike = _unlike_dims(labels, out)
