@@ -40,7 +40,7 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registries can compare a component's text with its mapping.
+# The registry for each field of a method. A registry creates a component from a text, to compare it with a mapping.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,
@@ -182,7 +182,7 @@ def _is_script_path(path: str) -> bool:
 
 
 def _is_missing_script_object(name: str, path: str) -> bool:
-    """Return True for the path of a script's or notebook's object that the current program lacks."""
+    """Return True if `path` names an object that a script or notebook defined and that cannot be imported now."""
     if "<" in path or not _is_script_path(path):
         return "<" in path
     try:

@@ -55,7 +55,7 @@ STATISTICS_BYTES = 256 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class RunSpec:
-    """All inputs of a run, plain and picklable."""
+    """All inputs of a run. The object can be pickled."""
 
     experiment: Experiment
     method: Method
@@ -178,7 +178,7 @@ class RunSpec:
 
     @property
     def shapes(self) -> dict[tuple[int, ...], Cost]:
-        """The cost of the whole model, and of each submodel that the method fixes before the start."""
+        """The costs, by widths, of the whole model and of each submodel that the method fixes before the start."""
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 

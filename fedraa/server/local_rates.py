@@ -73,7 +73,7 @@ class AdaptiveFactor(Stateful):
         # The first loss of each client, and its lowest loss since the last fall of the rate; NaN before its first task.
         self._first = np.full(clients, np.nan)
         self._lowest = np.full(clients, np.nan)
-        # The lowest median of the relative losses, and the factor when it was reached.
+        # The lowest median of the relative losses so far, and the logarithm of the factor at that time.
         self._best_loss = math.inf
         self._best_log_factor = 0.0
         self._has_fallen = False

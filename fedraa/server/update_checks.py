@@ -68,7 +68,7 @@ class Bounds(Stateful):
         return wrong
 
     def _unusual_norm(self, update: Update, task: Task) -> str | None:
-        """Return the reason if the norm of the update exceeds the bound of `auto`. Otherwise record the norm."""
+        """Return why the update is refused if its norm exceeds the bound of `auto`. Otherwise record the norm."""
         seen = self._seen.setdefault(task.fragment, [])
         norm, sent = update_norms(update, task)
         usual = 0.0

@@ -133,7 +133,7 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
 
 
 def _try_with_adapters(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return the small experiment for an aggregator or a method. The model has adapters if it averages them."""
+    """Return the small experiment for an aggregator or a method. If `part` averages adapters, the model has some."""
     aggregator = part
     if isinstance(part, Method) and isinstance(part.update, Mean):
         aggregator = part.update.resolve_aggregator()

@@ -18,7 +18,7 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-# If an object is pickled as this call, pickle visits none of its parts.
+# A result of `reducer_override`: pickle stores this call in place of the object, and visits no part of the object.
 NOTHING = (list, ())
 
 # `random.SystemRandom` is a subclass of `random.Random`. It has no state, so the search skips it.
