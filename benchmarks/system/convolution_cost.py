@@ -1,7 +1,7 @@
 """Measure training steps with and without fedraa's protection against wrong convolutions.
 
-Steps with and without the protection alternate on one thread. The times are CPU times, because other programs change
-them little. Each pair of adjacent steps has a ratio: the time with the protection divided by the time without. The
+Steps with and without the protection alternate on one thread. The times are CPU times, which
+other programs hardly affect. Each pair of adjacent steps has a ratio: the time with the protection divided by the time without. The
 table has the median of these ratios, and the ratio of the fastest steps.
 """
 

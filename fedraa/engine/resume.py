@@ -151,7 +151,7 @@ def extend_limits(directory: Path, spec: RunSpec) -> None:
 
 
 def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[str, object]) -> None:
-    """Raise InputError if the user did not pass an object again that cannot be imported.
+    """Raise InputError if an object of the run cannot be imported and the user did not pass it again.
 
     Args:
         directory: The run directory, for errors.

@@ -160,7 +160,7 @@ class RunSpec:
 
     @cached_property
     def stem(self) -> SplitCosts | None:
-        """The client's half of the model in split learning; None without split learning."""
+        """The costs of the client's half of the model in split learning; None without split learning."""
         split = self.method.local.split
         if not split:
             return None

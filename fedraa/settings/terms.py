@@ -20,7 +20,7 @@ TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
 """Values by method. Each key is a field of an experiment or a path of the method."""
 
-# The values of the terms `equal`, which all methods accept.
+# The terms `equal` set these values.
 EQUAL: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,

@@ -1,4 +1,4 @@
-"""A client's delta, computed chunk by chunk. Several functions read a chunk while it is in the CPU cache."""
+"""A client's delta, computed chunk by chunk, so that all functions that need a chunk find it in the CPU cache."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
