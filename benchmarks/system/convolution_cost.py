@@ -1,8 +1,8 @@
 """Measure training steps with and without fedraa's protection against wrong convolutions.
 
-Steps with and without the protection alternate on one thread. The times are CPU times, which
-other programs hardly affect. Each pair of adjacent steps has a ratio: the time with the protection divided by the time without. The
-table has the median of these ratios, and the ratio of the fastest steps.
+Steps with and without the protection alternate on one thread. The times are CPU times, which other
+programs hardly affect. Each pair of adjacent steps has a ratio: the time with the protection divided by the time
+without. The table has the median of these ratios, and the ratio of the fastest steps.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class HalfwayCosine:
         return min(cosine, math.log(LARGEST_CHANGE / change))
 
     def _relative_change(self, received: Tensor, delta: Tensor) -> float:
-        """Return the largest ratio of norms, delta to received weights, of any weight matrix.
+        """Return (norm of the delta) / (norm of the received weights), for the weight matrix that changed most.
 
         Return 0 if all received matrices are 0.
         """

@@ -40,7 +40,8 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registry for each field of a method. A registry creates a component from a text, to compare it with a mapping.
+# The registry for each field of a method. A registry creates a component from a text, so that the component can be
+# compared with a mapping.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,
@@ -269,7 +270,7 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
     differing = [key for key in was if now.get(key) != was[key] and key not in may_differ]
     if differing:
         problem = f"it had another model, dataset or fleet: {min(differing)} differs"
-        raise InputError("run", problem, got=directory, hint="give the model, dataset and fleet of its start")
+        raise InputError("run", problem, got=directory, hint="give the same model, dataset and fleet as at the start")
 
 
 def _check_harder_target(value: object, before: Target, now: Target | None) -> None:

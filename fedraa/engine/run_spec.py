@@ -49,7 +49,7 @@ DEFAULT_ROUNDS_TO_TARGET = 1000
 PERSONAL_EVALS = 100
 # Number of samples from which an evaluation estimates the statistics of normalisation layers.
 STATISTICS_SAMPLES = 10_000
-# Maximum total bytes of these samples if a data source reads them. The limit never falls below `FEW` samples.
+# These samples have at most this number of bytes if they come from a data source. `FEW` samples are always allowed.
 STATISTICS_BYTES = 256 * 2**20
 
 

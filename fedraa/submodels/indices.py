@@ -93,7 +93,7 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return index sets with one block of every group. If a group is too small, each index set has all its units.
+    """Return index sets with one block of every group. If a group is too small, each set contains the whole group.
 
     Args:
         traced: The traced model.

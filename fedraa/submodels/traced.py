@@ -144,7 +144,7 @@ class Traced:
     def _renumber(self, is_kept: Sequence[bool]) -> tuple[np.ndarray, dict[int, int]]:
         """Return the new ID of each unit, and the new numbers of the groups that can still be cut.
 
-        Units of other groups get the ID -1. The array ends with one more -1, so that its value at the old ID -1 is -1.
+        Units of other groups get the ID -1. The array ends with an extra -1: indexing with the old ID -1 gives -1.
 
         Args:
             is_kept: One value per group: True if its units can still be cut.

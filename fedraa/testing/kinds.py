@@ -111,7 +111,7 @@ def _asynchronous_fields(field: str) -> Fields:
 
 
 def _round_fields(field: str, **more: Any) -> Fields:
-    """Return a function from a component to the fields of an experiment, which sets `field` to the component.
+    """Return a function from a component to the fields of an experiment. `field` is the component.
 
     The experiment has rounds, in which each client trains another mask of the model.
     """
@@ -171,7 +171,7 @@ def _method_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function from a component to the fields of an experiment, which sets `field` to `(component,)`."""
+    """Return a function from a component to the fields of an experiment. `field` is the tuple `(component,)`."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 

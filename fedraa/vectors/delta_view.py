@@ -135,7 +135,7 @@ class DeltaView:
         return starts, np.array([part.stop for part in slices], np.int64)
 
     def _cut_chunk(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
-        """Return the delta on the trained coordinates of a chunk, and these coordinates as from `global_slices`."""
+        """Return the delta on the trained coordinates of a chunk, and the coordinates in `global_slices` form."""
         delta = self._new[piece]
         if self._sent is not None:
             delta = subtract_chunk(delta, self._sent[piece])
@@ -145,7 +145,7 @@ class DeltaView:
         return delta, places
 
     def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Return the trained coordinates of a chunk as from `global_slices`, and their positions in the chunk.
+        """Return the trained coordinates of a chunk in `global_slices` form, and their positions in the chunk.
 
         The positions are None if the client trained the whole chunk.
         """
