@@ -185,7 +185,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
     Args:
         sent: Weights [k] that the client received.
         new: The trained buffer, of any type.
-        push: The id of the push.
+        push: The ID of the transfer in which the buffer was sent.
         norms: True to compute the norms.
     """
     wrong = wrong_kind(new, sent.shape)
