@@ -93,7 +93,7 @@ def _run_experiment(
     callbacks: CallbackList,
     restarts: int = 0,
 ) -> History:
-    """Run an experiment, with `model` or `dataset` in place of the one that it names."""
+    """Run an experiment. `model` and `dataset`, if given, replace the ones that the experiment names."""
     _check_restarts(restarts, experiment)
     if experiment.out is not None:
         refuse_used(experiment.out)
@@ -277,10 +277,10 @@ def run_name(*parts: object) -> str:
 
 
 def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
-    """Return the callbacks. Add a ProgressLog if the run is not quiet and shows no progress bar.
+    """Return the user's callbacks. Add a ProgressLog if the run is not quiet and shows no progress bar.
 
     Args:
-        sources: Callbacks in any of the forms that a user may pass.
+        sources: The user's callbacks: objects, classes, names or paths.
         quiet: True to log nothing.
         place: A prefix of log lines, such as "run 2 of 6", if there are several runs.
     """

@@ -80,7 +80,7 @@ def read_result(path: Path) -> Result | None:
 
 
 def read_results(folder: Path = RESULTS) -> dict[str, list[Result]]:
-    """Return the results in a folder by study, each study's sizes from small to large."""
+    """Return the results in a folder by the study's name. The smallest size of each study comes first."""
     by_study: dict[str, list[Result]] = {}
     for path in sorted(folder.glob("*.csv")):
         result = read_result(path)

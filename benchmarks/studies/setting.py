@@ -1,4 +1,4 @@
-"""A text on the data, model, clients and local training of a study."""
+"""The description of a study's data, model, clients and local training, as text."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -74,7 +74,8 @@ def _describe_split(experiment: Experiment) -> str:
     if isinstance(partition, str) and partition.startswith("labels"):
         per_client = getattr(make_partitioner(partition), "per_client", None)
         return f"{per_client} labels a client"
-    # A data set with a colon is a function of this repository, which also divides the data among clients.
+    # A data set that is named `module:function` comes from this repository. The function also divides the data among
+    # clients.
     if partition is None and ":" in experiment.dataset:
         return "divided by the data"
     name, _, value = str(partition or "iid").partition(":")

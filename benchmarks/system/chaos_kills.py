@@ -197,12 +197,12 @@ def drive_run(trial: Experiment, again: bool) -> None:
 def kill_driver(
     method: str, directory: Path, size: int, shots: int, tears: int, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Execute a run, kill its driver at random log lengths, and truncate files after the kills.
+    """Execute a run, kill its driver when the log reaches random lengths, and truncate files after the kills.
 
     Args:
         method: The name of the method.
         directory: The run directory.
-        size: The bytes of the undisturbed log.
+        size: The size in bytes of the log of a run that was not disturbed.
         shots: The maximum number of kills.
         tears: The maximum number of truncated files.
         rng: The generator that chooses the lengths.
@@ -230,7 +230,7 @@ def kill_driver(
 
 
 def log_size(directory: Path) -> int:
-    """Return the bytes of a run's log; 0 without a log."""
+    """Return the size in bytes of a run's log; 0 if there is no log."""
     path = directory / EVENTS
     if not path.exists():
         return 0

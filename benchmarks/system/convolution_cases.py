@@ -69,7 +69,7 @@ def quick_cases() -> list[Case]:
 
 
 def all_cases(sampled: int) -> list[Case]:
-    """Return cases that systematically vary failing cases, and `sampled` random cases; no case twice."""
+    """Return systematic variants of failing cases, and `sampled` random cases, without duplicates."""
     generator = random.Random(0)
     cases = [*size_cases(), *layout_cases(), *kernel_cases(), *other_operators()]
     cases += [random_case(generator) for _ in range(sampled)]

@@ -1,8 +1,8 @@
 """Measure training steps with and without fedraa's protection against wrong convolutions.
 
-Steps with and without the protection alternate on one thread. The times are CPU times, because other programs change
-them little. Each pair of adjacent steps has a ratio: the time with the protection divided by the time without. The
-table has the median of these ratios, and the ratio of the fastest steps.
+Steps with and without the protection alternate on one thread. The times are CPU times, which other
+programs hardly affect. Each pair of adjacent steps has a ratio: the time with the protection divided by the time
+without. The table has the median of these ratios, and the ratio of the fastest steps.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ QUICK = ("cnn, 8x8",)
 def main(*, isa: str, quick: bool) -> None:
     """Measure in a child process, and print a Markdown table.
 
-    A process can set oneDNN's instructions `isa` only once.
+    The child process is necessary because a process can choose oneDNN's instruction set `isa` only once.
     """
     code = f"from benchmarks.system.convolution_cost import print_table; print_table(quick={quick})"
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"ONEDNN_MAX_CPU_ISA": isa})

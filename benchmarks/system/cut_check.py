@@ -53,7 +53,7 @@ def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, w
 def _check_cut(
     traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: IndexSet, dtype: torch.dtype
 ) -> None:
-    """Check a cut in one number type. `outer` is the larger cut to compare with."""
+    """Check a cut in one number type. `outer` is a larger cut. Its submodel takes the place of the full module."""
     rng = torch.Generator().manual_seed(seed)
     traced = dataclasses.replace(traced, module=copy_structure(traced.module))
     _randomise_statistics(traced, rng)

@@ -14,7 +14,7 @@ from fedraa.rundir.task_timeline import TaskTimeline
 WORDS = np.array(["running", "done", "dropped", "lost"])
 # The timeline shows at most this number of tasks as separate bars.
 BARS = 1200
-# The number of time bins if there are more tasks.
+# The number of time bins of the timeline if there are more than BARS tasks.
 BINS = 240
 
 

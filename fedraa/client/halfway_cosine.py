@@ -53,7 +53,7 @@ class HalfwayCosine:
                 self._halfway[row] = _row_of(weights, row).clone()
 
     def compute(self, received: Tensor, weights: Tensor, row: int = 0) -> float | None:
-        """Return the cosine of one task, within its limits.
+        """Return the cosine of one task, corrected by the two limits.
 
         Return None for a task of one step, or if one half did not change the weights.
 
@@ -82,7 +82,10 @@ class HalfwayCosine:
         return min(cosine, math.log(LARGEST_CHANGE / change))
 
     def _relative_change(self, received: Tensor, delta: Tensor) -> float:
-        """Return the largest relative change of a weight matrix; 0 if all received matrices are 0."""
+        """Return (norm of the delta) / (norm of the received weights), for the weight matrix that changed most.
+
+        Return 0 if all received matrices are 0.
+        """
         changes = [0.0]
         for piece in self._matrices:
             norm = float(received[piece].norm())

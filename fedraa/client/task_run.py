@@ -23,8 +23,8 @@ class TaskRun:
 
     Args:
         local_step: The local steps, with the weights of the task loaded.
-        minibatches: A function that returns the minibatches of a stream for a number of epochs.
-        kept: The client's kept buffers by name. NaN stands for the received weight of a coordinate.
+        minibatches: A function that takes the name of a random stream and a number of epochs, and returns minibatches.
+        kept: The buffers that the client keeps between tasks, by name. Received weights replace NaN in a buffer.
         personal: A mask [k] of the coordinates of personal layers; None without personal layers.
 
     Attributes:

@@ -71,7 +71,7 @@ def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[
 
 
 def read_literal(text: str) -> Any:
-    """Return the value of a Python literal, or the text itself if it is none."""
+    """Return the value of a Python literal, or the text itself if it is not a literal."""
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError):

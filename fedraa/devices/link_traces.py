@@ -54,7 +54,7 @@ class LinkTrace:
         return sum(row[direction] * (row[0] - begin) for row, begin in zip(self.rows, begins, strict=True))
 
     def _transfer_time(self, direction: int, start: float, amount: float) -> float:
-        # The whole trace transfers the same amount from any start, so its repetitions are skipped in one step.
+        # Each period of the trace transfers the same amount, so a division gives the number of full periods.
         periods, left = divmod(amount, self._moved_per_period(direction))
         duration = periods * self._period
         now = start % self._period

@@ -40,7 +40,8 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registries can compare a component's text with its mapping.
+# The registry for each field of a method. A registry creates a component from a text, so that the component can be
+# compared with a mapping.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,
@@ -151,7 +152,7 @@ def extend_limits(directory: Path, spec: RunSpec) -> None:
 
 
 def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[str, object]) -> None:
-    """Raise InputError if the user did not pass an object again that cannot be imported.
+    """Raise InputError if an object of the run cannot be imported and the user did not pass it again.
 
     Args:
         directory: The run directory, for errors.
@@ -182,7 +183,7 @@ def _is_script_path(path: str) -> bool:
 
 
 def _is_missing_script_object(name: str, path: str) -> bool:
-    """Return True for the path of a script's or notebook's object that the current program lacks."""
+    """Return True if `path` names an object that a script or notebook defined and that cannot be imported now."""
     if "<" in path or not _is_script_path(path):
         return "<" in path
     try:
@@ -210,7 +211,7 @@ def _importing_only_passed(
 
 
 def refuse_foreign(directory: Path, written: Mapping[str, Any]) -> None:
-    """Raise InputError if these fields of config.json name code to import, which an attacker may have written."""
+    """Raise InputError if these fields of config.json name code to import. An attacker may have written the file."""
     paths = foreign_in(written)
     if paths:
         problem = f"its config.json names code to import: {', '.join(paths)}"
@@ -269,7 +270,7 @@ def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, l
     differing = [key for key in was if now.get(key) != was[key] and key not in may_differ]
     if differing:
         problem = f"it had another model, dataset or fleet: {min(differing)} differs"
-        raise InputError("run", problem, got=directory, hint="give the model, dataset and fleet of its start")
+        raise InputError("run", problem, got=directory, hint="give the same model, dataset and fleet as at the start")
 
 
 def _check_harder_target(value: object, before: Target, now: Target | None) -> None:

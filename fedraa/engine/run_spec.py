@@ -49,13 +49,13 @@ DEFAULT_ROUNDS_TO_TARGET = 1000
 PERSONAL_EVALS = 100
 # Number of samples from which an evaluation estimates the statistics of normalisation layers.
 STATISTICS_SAMPLES = 10_000
-# Maximum bytes of these samples from a data source. About `FEW` samples are read in any case.
+# These samples have at most this number of bytes if they come from a data source. `FEW` samples are always allowed.
 STATISTICS_BYTES = 256 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
 class RunSpec:
-    """All inputs of a run, plain and picklable."""
+    """All inputs of a run. The object can be pickled."""
 
     experiment: Experiment
     method: Method
@@ -160,7 +160,7 @@ class RunSpec:
 
     @cached_property
     def stem(self) -> SplitCosts | None:
-        """The client's half of the model in split learning; None without split learning."""
+        """The costs of the client's half of the model in split learning; None without split learning."""
         split = self.method.local.split
         if not split:
             return None
@@ -178,7 +178,7 @@ class RunSpec:
 
     @property
     def shapes(self) -> dict[tuple[int, ...], Cost]:
-        """The cost of the whole model, and of each submodel that the method fixes before the start."""
+        """The costs, by widths, of the whole model and of each submodel that the method fixes before the start."""
         widths = {part.widths for part in self.submodels} | {self.traced.widths(self.traced.full())}
         return {shape: self.measure(shape) for shape in sorted(widths)}
 
@@ -207,7 +207,8 @@ class RunSpec:
     def personal_clients(self) -> list[int]:
         """The clients whose personal models are evaluated, drawn from the honest clients with test samples.
 
-        `personalised` sets their number. By default a method that keeps personal models has up to `PERSONAL_EVALS`.
+        `personalised` sets the number of clients. By default it is `PERSONAL_EVALS` for a method that keeps personal
+        models, otherwise 0.
         """
         count = self.experiment.personalised
         if count is None and (self.method.local.algorithm.has_personal_model or self.personal_names):

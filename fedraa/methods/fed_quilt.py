@@ -126,9 +126,9 @@ class RMSNormalizedDelta(DeltaMix):
         return ApplyResult(weight)
 
     def _normalize_delta(self, update: ClientUpdate, share: np.float32) -> tuple[Vector, float]:
-        """Blend the squared delta into v. Return delta / v^(power / 2) [k] and the factor c.
+        """Update v with the squared delta: v <- v + share * (delta^2 - v). Return delta / v^(power / 2) [k] and c.
 
-        `share` is the weight of the squared delta.
+        The factor c is the norm of delta divided by the norm of delta / v^(power / 2).
         """
         normalized = np.empty_like(update.new)
         exponent = np.float32(-self.power / 2)

@@ -27,7 +27,10 @@ from fedraa.vectors.index_ranges import where_of
 
 @dataclass
 class GlobalMomentum(RoundState):
-    """The direction D <- -mean delta / (lr T) of FedCM and MoFedSAM in the gradients of the next round."""
+    """The direction D <- -mean delta / (lr * T), which clients of FedCM and MoFedSAM blend into their gradients.
+
+    T is the number of local steps. D of one round is used in the next round.
+    """
 
     keeps: ClassVar[str] = "D [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(

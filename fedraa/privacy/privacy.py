@@ -29,7 +29,7 @@ class Privacy:
     local: ClassVar[bool] = False
 
     def update_noise(self, cohort: float) -> float:
-        """Return the noise multiplier of the sum of updates, which exceeds `noise` with an adaptive clip.
+        """Return the noise multiplier for the sum of updates. With an adaptive clip it is larger than `noise`.
 
         Args:
             cohort: Expected number of clients in a round, or number of updates in a buffer.

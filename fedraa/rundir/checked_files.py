@@ -72,7 +72,7 @@ def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
 
 
 def with_nan(totals: Mapping[str, Any], metric_spec: MetricSpec) -> dict[str, Any]:
-    """Return the totals of a run with these metrics, in which NaN replaces the metrics that are None."""
+    """Return the totals of a run. NaN replaces each metric that is None. `metric_spec` has the metrics' names."""
     names = (*metric_spec.names, f"best_{metric_spec.main}", "loss", "client_worst")
     return {**totals, **{name: nan for name in names if totals[name] is None}}
 

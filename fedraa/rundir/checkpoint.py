@@ -32,7 +32,7 @@ MAGIC = b"fedraa checkpoint 1\n"
 # In a file, the length of the JSON text takes 8 bytes, and the digest 32 bytes.
 LENGTH, DIGEST = 8, 32
 SUFFIX = ".ckpt"
-# A thread writes a checkpoint of at least this size, while the run continues.
+# If a checkpoint has at least this size, a thread writes it while the run continues.
 MIN_THREAD_BYTES = 1 << 25
 # Two checkpoints are kept. If the newest is damaged, a run resumes from the other one.
 CHECKPOINTS_KEPT = 2

@@ -26,7 +26,7 @@ def summarise_run(history: History) -> dict[str, object]:
 def summarise_unfinished(history: History) -> dict[str, object]:
     """Return the totals of a run that has not ended.
 
-    `reason` is the state of the run, and there is no model digest.
+    The entry `reason` is the state of the run, such as "running". The digest of the model is empty.
 
     Raises InputError if the run has no evaluation yet.
     """

@@ -17,7 +17,7 @@ MAX_FACTOR = 1e4
 RISE = 0.1
 # A client is recent if it sent one of the last RECENT * N updates. N is the number of clients that train at a time.
 RECENT = 5
-# After its first fall, the logarithm of the rate grows by at most this amount while every client sends one update.
+# After the rate has fallen once, its logarithm grows by at most this amount per N updates (N clients train at a time).
 CAUTIOUS_GROWTH = 0.1
 
 
@@ -73,7 +73,7 @@ class AdaptiveFactor(Stateful):
         # The first loss of each client, and its lowest loss since the last fall of the rate; NaN before its first task.
         self._first = np.full(clients, np.nan)
         self._lowest = np.full(clients, np.nan)
-        # The lowest median of the relative losses, and the factor when it was reached.
+        # The lowest median of the relative losses so far, and the logarithm of the factor at that time.
         self._best_loss = math.inf
         self._best_log_factor = 0.0
         self._has_fallen = False

@@ -1,4 +1,4 @@
-"""Mixing of a client's parameters, a delta or a mean into the model, in place. Server shards use it without torch."""
+"""Mixing of a client's parameters, a delta or a mean into the model, in place. This module does not import torch."""
 
 from typing import Protocol
 

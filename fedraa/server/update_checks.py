@@ -32,7 +32,7 @@ AUTO = "auto"
 NORM_FACTOR = 20
 # The median norm is computed over this number of the last accepted updates.
 MEDIAN_WINDOW = 50
-# Number of accepted updates of a fragment before its median is used.
+# The median norm of a fragment is used only after this number of accepted updates of the fragment.
 WARM_UP_UPDATES = 5
 
 MaxNorm = float | Literal["auto"] | None
@@ -68,7 +68,7 @@ class Bounds(Stateful):
         return wrong
 
     def _unusual_norm(self, update: Update, task: Task) -> str | None:
-        """Return the reason if the norm of the update exceeds the bound of `auto`. Otherwise record the norm."""
+        """Return why the update is refused if its norm exceeds the bound of `auto`. Otherwise record the norm."""
         seen = self._seen.setdefault(task.fragment, [])
         norm, sent = update_norms(update, task)
         usual = 0.0
@@ -129,16 +129,17 @@ def check_update(update: Update, task: Task | None, *, max_norm: float | None = 
 
 
 def outgrown_values(update: Update, task: Task) -> str | None:
-    """Return the reason if an update has finite values that are too large for any training, otherwise None.
+    """Return why an update is refused if its finite values are too large for any training, otherwise None.
 
-    Without this check, the next clients would receive damaged weights, fail, and be blamed.
+    Without this check, the next clients would receive damaged weights and fail, and the failures would count against
+    these clients.
     """
     receipt = update.receipt or receipt_of(task.params, update.params)
     if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):
         return f"params hold values up to {receipt.largest:.4g}, the received weights only up to {receipt.sent:.4g}"
     for name, buffer in update.extras.items():
-        # Kept buffers are not checked: honest squares of gradients can be this large, and no other client receives
-        # them.
+        # A buffer that its client keeps is not checked. Squared gradients in it can be this large without an error, and
+        # no other client receives the buffer.
         if name.startswith(KEPT_PREFIX):
             continue
         largest = find_largest(buffer)
@@ -184,7 +185,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
     Args:
         sent: Weights [k] that the client received.
         new: The trained buffer, of any type.
-        push: The id of the push.
+        push: The ID of the transfer in which the buffer was sent.
         norms: True to compute the norms.
     """
     wrong = wrong_kind(new, sent.shape)
@@ -192,7 +193,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
         return Receipt(push, wrong, 0, 0.0)
     assert isinstance(new, np.ndarray)
     if not norms and at_most(new, MAX_GROWTH):
-        # Values up to MAX_GROWTH are allowed for any sent weights.
+        # Whatever weights the client received, trained values up to MAX_GROWTH are allowed.
         return Receipt(push, None, 0, 0.0)
     largest = find_largest(new)
     bad = count_not_finite(new, largest)

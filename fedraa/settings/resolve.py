@@ -39,8 +39,8 @@ REDRAW = "submodel.capacities.redraw"
 def resolve_method(experiment: Experiment) -> Method:
     """Return the experiment's method with the values that the experiment sets.
 
-    Raises InputError for a value that the method lacks, for values that exclude each other, and for a method that
-    cannot train the objective.
+    Raises InputError if the experiment sets a value that the method does not have, if two values exclude each other,
+    or if the method cannot train the objective.
     """
     method = find_method(experiment.method)
     local = replace(
@@ -172,14 +172,14 @@ def drop_unused_options(experiment: Experiment) -> Experiment:
 
 
 def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """Return the values of the method that the experiment sets, by option name or path."""
+    """Return the values that the experiment sets in place of the method's, by option name or path."""
     values = {name: getattr(experiment, name) for name in SHORTCUTS} | {"ratios": _fragment_ratios(experiment, method)}
     override: dict[str, Any] = experiment.override
     return {name: value for name, value in values.items() if value is not None} | override
 
 
 def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values with the placeholder `AUTO` for `auto` capacities.
+    """Return the values. If the capacities are the text "auto", replace it with the placeholder `AUTO`.
 
     With `auto`, clients keep their capacities in all rounds, so the default of `REDRAW` becomes False.
     """

@@ -20,7 +20,7 @@ TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
 """Values by method. Each key is a field of an experiment or a path of the method."""
 
-# The values of the terms `equal`, which all methods accept.
+# The terms `equal` set these values.
 EQUAL: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -84,7 +84,7 @@ def check_schedules(experiments: Mapping[str, Experiment]) -> None:
     if same and len(asynchronous) > 1 and counts_steps:
         raise InputError(
             "lr_schedule",
-            "it counts server steps, and asynchronous methods take more of them in the same time",
+            "it counts server steps, and asynchronous methods take more steps in the same time than synchronous ones",
             got=spec,
             hint=f"give {spec}@time or {spec}@passes, with numbers in this unit",
         )
@@ -116,7 +116,7 @@ def _clients_per_round(participation: object, clients: int) -> int | None:
 
 
 def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *, over: bool) -> Experiment:
-    """Return the experiment with these values, which are given by field or path.
+    """Return the experiment with other values, which are given by field or by path, such as local.momentum.
 
     `origin` names the source of the values in errors. Raises InputError if the experiment sets a different value and
     `over` is False.

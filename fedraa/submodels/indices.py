@@ -93,7 +93,7 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return index sets with one block of every group. If a group is too small, each contains the whole group.
+    """Return index sets with one block of every group. If a group is too small, each set contains the whole group.
 
     Args:
         traced: The traced model.
@@ -121,7 +121,7 @@ def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple
 
 
 def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
-    """Return the groups that have too few units to divide. Each of `parts` contains such a group as a whole."""
+    """Return the groups that have too few units to divide. Each of `parts` contains all units of these groups."""
     whole = [all(len(part[g]) == group.size for part in parts) for g, group in enumerate(traced.groups)]
     return [group for group, is_whole in zip(traced.groups, whole, strict=True) if is_whole and len(parts) > 1]
 

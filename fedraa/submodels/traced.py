@@ -61,7 +61,7 @@ class Traced:
     Attributes:
         module: A private copy of the full module. In a run it has no weights, because flat vectors hold them.
         groups: The width groups, in the order of the parameters.
-        uncut: The reason for each layer that cannot be cut, or only in part.
+        uncut: A sentence for each layer that stays whole or can be cut only in part. The sentence gives the reason.
         names, shapes, offsets: The names, shapes and first indices of the trainable parameters in the flat float32
             vector, in the order of `named_parameters`.
         size: Length `d` of the flat vector.
@@ -144,7 +144,7 @@ class Traced:
     def _renumber(self, is_kept: Sequence[bool]) -> tuple[np.ndarray, dict[int, int]]:
         """Return the new ID of each unit, and the new numbers of the groups that can still be cut.
 
-        Units of other groups get the ID -1. The array has a last element -1, because the old ID -1 stays -1.
+        Units of other groups get the ID -1. The array ends with an extra -1: indexing with the old ID -1 gives -1.
 
         Args:
             is_kept: One value per group: True if its units can still be cut.

@@ -91,7 +91,7 @@ class Kind:
         return self.registry.resolve(description)
 
     def usual_for(self, part: Any) -> Any:
-        """Return the built-in component with whose cost the cost of `part` is compared."""
+        """Return a built-in component. A check compares the cost of `part` with the cost of this component."""
         if self.usual_asynchronous is not None and part.asynchronous:
             return self.usual_asynchronous
         return self.usual
@@ -111,7 +111,10 @@ def _asynchronous_fields(field: str) -> Fields:
 
 
 def _round_fields(field: str, **more: Any) -> Fields:
-    """Return a function from a component to the fields of an experiment in rounds. Each client has another mask."""
+    """Return a function from a component to the fields of an experiment. `field` is the component.
+
+    The experiment has rounds, in which each client trains another mask of the model.
+    """
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
 
@@ -130,7 +133,7 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
 
 
 def _try_with_adapters(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return the small experiment for an aggregator or a method. The model has adapters if it averages them."""
+    """Return the small experiment for an aggregator or a method. If `part` averages adapters, the model has some."""
     aggregator = part
     if isinstance(part, Method) and isinstance(part.update, Mean):
         aggregator = part.update.resolve_aggregator()
@@ -148,7 +151,10 @@ def _compressor_fields(part: Any) -> dict[str, Any]:
 
 
 def _policy_fields(part: Any) -> dict[str, Any]:
-    """Return the fields of an experiment with this policy. If a built-in method uses the policy, add this method."""
+    """Return the fields of an experiment whose method has this submodel policy.
+
+    The method is a built-in method with a policy of the same class. If there is none, it is fed-raa or fedavg.
+    """
     base: Method = list_methods()["fed-raa" if part.scheduled else "fedavg"]
     if type(base.submodel) is not type(part):
         for method in list_methods().values():
@@ -165,7 +171,7 @@ def _method_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function from a component to the fields of an experiment. `field` is a list with this component."""
+    """Return a function from a component to the fields of an experiment. `field` is the tuple `(component,)`."""
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 

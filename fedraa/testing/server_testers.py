@@ -56,7 +56,7 @@ class SchedulerTester(Tester):
 
     def restore(self, state: State) -> None:
         self.part.restore(state["scheduler"])
-        # A restored server also calls `plan`.
+        # After a restore, a server calls `plan` again. The test does the same.
         self._planner.plan(self._costs, None)
 
 
@@ -71,7 +71,7 @@ class StalenessTester(Tester):
 
 
 class ParticipationTester(Tester):
-    """A test of a participation rule. After each choice of clients, it gets the losses of some clients."""
+    """A test of a participation rule. After each choice of clients, the rule gets the losses of some clients."""
 
     covers: ClassVar[bool] = False
 
@@ -132,7 +132,7 @@ class AsyncRuleTester(Tester):
 
 
 class AggregatorTester(Tester):
-    """A test of an aggregator with rounds of three deltas. One delta may cover the whole model."""
+    """A test of an aggregator with rounds of three deltas. Most deltas cover a part of the model, some all of it."""
 
     stateful = True
     sized: ClassVar[bool] = True

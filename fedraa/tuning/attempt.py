@@ -72,7 +72,10 @@ class TrialRecorder(Callback):
         return self.hopeless
 
     def _record_target(self, t: float) -> None:
-        """Record the time to the target. Extend the curve to the whole budget, because later trials compare with it."""
+        """Record the time to the target. Fill the rest of `curve` with the last value of the metric.
+
+        Later trials compare themselves with the whole curve.
+        """
         if self.reached is not None:
             return
         self.reached = t

@@ -70,7 +70,7 @@ class CoverageCounter:
         self._whole = self._kind(state["whole"])
         if np.any(state["count"]):
             self._coordinate_sums()[:] = state["count"]
-            # The state does not contain the total. With this value, `add` visits each coordinate.
+            # The state does not contain `_total`. This value makes later calls of `add` visit each coordinate.
             self._total = LARGEST_EXACT
 
     def _finish_sums(self) -> Sums:

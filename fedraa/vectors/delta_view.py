@@ -1,4 +1,4 @@
-"""A client's delta, computed chunk by chunk. Several functions read a chunk while it is in the CPU cache."""
+"""A client's delta, computed chunk by chunk, so that all functions that need a chunk find it in the CPU cache."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -102,7 +102,7 @@ class DeltaView:
             delta, places = self._cut_chunk(piece)
             for place, part in places:
                 for take in takes:
-                    # The name of the function contains the class that registered it.
+                    # If the function fails, the error names it, such as `MyRule.add_chunk`.
                     with convert_errors("method.update", take):
                         take(place, delta[part])
             if not measuring:
@@ -135,7 +135,7 @@ class DeltaView:
         return starts, np.array([part.stop for part in slices], np.int64)
 
     def _cut_chunk(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
-        """Return the delta on the trained coordinates of a chunk, and these coordinates in parts (`global_slices`)."""
+        """Return the delta on the trained coordinates of a chunk, and the coordinates in `global_slices` form."""
         delta = self._new[piece]
         if self._sent is not None:
             delta = subtract_chunk(delta, self._sent[piece])
@@ -145,9 +145,9 @@ class DeltaView:
         return delta, places
 
     def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Return the trained coordinates of a chunk in parts (`global_slices`), and their positions in the chunk.
+        """Return the trained coordinates of a chunk in `global_slices` form, and their positions in the chunk.
 
-        The positions are None if the whole chunk was trained.
+        The positions are None if the client trained the whole chunk.
         """
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None

@@ -148,7 +148,7 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
 
 
 def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:
-    """Execute the runs of the entrants in FIRST, then of the others, then all long runs."""
+    """Tune and run the entrants in FIRST, then the other entrants. Execute the long runs of all entrants last."""
     started = time.monotonic()
 
     def log_progress(text: str) -> None:

@@ -28,7 +28,7 @@ from fedraa.settings.tuned import TERMS_KEY, read_tuned_about, write_tuned
 
 
 def write_page(race: Race, directory: Path, command: str) -> list[str]:
-    """Write the files about the study in one setting from its ended runs, and return the findings.
+    """Write the files about the ended runs of the study in one setting. Return the findings as sentences.
 
     The files are race_SETTING.md, .csv, .toml, .png and .runs.jsonl.gz. The overview race.md is written again.
 
@@ -76,7 +76,7 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
 
 
 def _describe_defaults(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
-    """Yield the sentence that compares Fed-Quilt's defaults with the best other tuned method."""
+    """Yield the sentence that compares Fed-Quilt's defaults with the fastest of the other, tuned methods."""
     comparison = compare_defaults(setting, runs)
     if comparison is not None:
         yield (
@@ -154,7 +154,7 @@ def _format_notes(race: Race) -> Iterator[str]:
 
 
 def _explain_lent(setting: Setting) -> str:
-    """Return the sentence about methods that ran with the result of `lendable_settings`."""
+    """Return the sentence that explains names such as `fedavg-lent`: fedavg with settings of Fed-Quilt."""
     fields = split_paths(lendable_settings(setting), {})
     override = " ".join(override_texts(fields.pop("override")))
     flags = " ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in fields.items())

@@ -185,7 +185,8 @@ SETTINGS: dict[str, Setting] = {
             lengths=(10, 31, 62, 155),
             whole=32,
             lr="0.01:0.3:log",
-            # With six fragments, fed-quilt reaches the middle target first, but not always the last one.
+            # Tuning for the middle target would choose six fragments for fed-quilt, but some runs with six fragments
+            # do not reach the last target.
             aim=2,
             without={"ist": "clients: 10 in one round each need units of their own; group '0' has only 6"},
             notes=("The data are a subset of CIFAR-10, 10,000 training and 2,000 test images.",),
@@ -252,7 +253,8 @@ SETTINGS: dict[str, Setting] = {
             "generated table of numbers and words, four unequal classes, 1,000 clients, half of the devices 3x as fast",
             _table_fields("many", clients=1000, batch_size=10),
             (0.70, 0.75, 0.80),
-            # Tuned methods do not reach the first target before 0.5, because a client has only 20 rows.
+            # The time limit is 4, because tuned methods do not reach the first target before time 0.5. A client has
+            # only 20 rows.
             4.0,
             lengths=(2, 4, 8),
             whole=2,

@@ -1,4 +1,4 @@
-"""The studies by name. A recipe is a function that returns the study at a size."""
+"""The studies by name. A recipe is a function that returns a study in one size, such as `quick`."""
 
 from collections.abc import Callable
 

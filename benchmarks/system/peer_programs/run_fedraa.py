@@ -15,7 +15,7 @@ from benchmarks.system.peer_programs.peer_work import Work, report
 
 
 def main() -> None:
-    """Train all rounds and report them."""
+    """Train all rounds. Report the time at which each round ended, and the final accuracy."""
     work = Work.read()
     engine, stack = sys.argv[2], int(sys.argv[3])
     x_train, y_train, x_test, y_test = (

@@ -67,7 +67,7 @@ class Timed(FedAvg):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Train all rounds and report them."""
+    """Train all rounds. Report the time at which each round ended, and the final accuracy."""
     work = Work.read()
     model = work.make_model()
     strategy = Timed(

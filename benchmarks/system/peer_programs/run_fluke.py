@@ -29,7 +29,7 @@ class Ends(ServerObserver):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Train all rounds and report them."""
+    """Train all rounds. Report the time at which each round ended, and the final accuracy."""
     torch.set_num_threads(1)
     work = Work.read()
     FlukeENV().set_seed(0)

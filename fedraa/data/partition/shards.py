@@ -25,7 +25,7 @@ class SortedShards(Partitioner):
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[Index]:
         runs = clients * self.per_client
         if runs > len(labels):
-            problem = f"some of {runs} shards of {len(labels)} samples would be empty"
+            problem = f"{len(labels)} samples are too few for {runs} shards"
             raise InputError("partition", problem, hint="use fewer clients, or fewer shards per client")
         order = rng.permutation(len(labels))
         pieces = np.array_split(order[np.argsort(labels[order], kind="stable")], runs)

@@ -18,7 +18,7 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-# If an object is pickled as this call, pickle visits none of its parts.
+# A result of `reducer_override`: pickle stores this call in place of the object, and visits no part of the object.
 NOTHING = (list, ())
 
 # `random.SystemRandom` is a subclass of `random.Random`. It has no state, so the search skips it.
@@ -126,7 +126,10 @@ class _Walk(pickle.Pickler):
         return _visit_values(_function_contents(function))
 
     def _visit_object(self, obj: Any) -> Any:
-        """Return a reduction with which pickle visits the object, or its attributes if it cannot be pickled."""
+        """Return a result of `reducer_override` that makes pickle visit the object.
+
+        If the object cannot be pickled, pickle visits the object's attributes instead.
+        """
         if type(obj) in copyreg.dispatch_table:
             return NotImplemented
         if isinstance(obj, property | classmethod | staticmethod):
@@ -151,7 +154,7 @@ class _Walk(pickle.Pickler):
 
 
 def _visit_values(parts: Any) -> Any:
-    """Return a reduction with which pickle visits the values of some dicts, sorted by key."""
+    """Return a result of `reducer_override` that makes pickle visit the values of the dicts `parts`, sorted by key."""
     sorted_parts = [[part[name] for name in sorted(part)] for part in parts]
     return list, (sorted_parts,)
 

@@ -34,7 +34,7 @@ class Vision(Transform):
     def __init__(self, wrapped: Any) -> None:
         self.wrapped = wrapped
         self.name = type(wrapped).__name__
-        # For this class, the attributes depend on the wrapped transform.
+        # Other transforms set these attributes in the class. Here they depend on the wrapped transform.
         self.random = self.name not in FIXED  # type: ignore[misc]
         self.moves = self.name not in STILL  # type: ignore[misc]
 

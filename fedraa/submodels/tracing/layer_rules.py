@@ -71,7 +71,7 @@ def label_transposed_convolution(
 
 
 def _tie_channels(r: Recorder, x: Tensor, space: int) -> Tensor:
-    """Tie all elements of each channel. Return one label per channel.
+    """Record that all elements of a channel must be cut together. Return one label per channel.
 
     Args:
         r: The recorder.
@@ -157,7 +157,7 @@ def label_bilinear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
 def label_weight_norm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label the weight that a weight norm computes from a direction and a length.
 
-    Each slice of the weight along `dim` has its own length. With -1, all slices have one length.
+    Each slice of the weight along `dim` has its own length. If `dim` is -1, the whole weight has one length.
     """
     direction, length, dim = arguments_of(args, kwargs, "v", "g", "dim")
     if not (r.name(direction) and r.name(length)):

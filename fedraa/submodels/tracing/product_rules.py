@@ -14,7 +14,7 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def multiply_labels(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the unit labels of the matrix product of two activations.
+    """Return the unit label (number of the neuron or channel) of each element of a product of two activations.
 
     Args:
         r: The recorder.
@@ -40,10 +40,10 @@ def label_matmul(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
-    """Return the unit labels of `left @ vector`.
+    """Return the unit label of each element of `left @ vector`.
 
-    The vector may be a parameter, and units may lie along the last dimension of `left`. The product then sums over
-    these units, and its result has none.
+    If the vector is a parameter and only the last dimension of `left` has units, the product sums over these units.
+    No element of the result then belongs to a unit.
     """
     along = left.dim() - 1
     if r.name(vector) and _varies_only(r.labels(left), along):
@@ -54,7 +54,10 @@ def _multiply_vector(r: Recorder, left: Tensor, vector: Tensor) -> Tensor:
 
 
 def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
-    """Return the unit labels of `left @ right`. One factor may be the weight of a layer or of several experts."""
+    """Return the unit label of each element of `left @ right`.
+
+    One factor may be the weight of a layer or of several experts.
+    """
     if r.name(right) and (right.dim() == 2 or _varies_only(r.labels(left), left.dim() - 1)):
         return _apply_layer(r, right, right.dim() - 2, r.labels(left), left.dim() - 1)
     if r.name(left) and not r.name(right) and _varies_only(r.labels(right), right.dim() - 2):
@@ -63,7 +66,7 @@ def _multiply_factors(r: Recorder, left: Tensor, right: Tensor) -> Tensor:
 
 
 def _apply_layer(r: Recorder, weight: Tensor, dim: int, labels: Tensor, along: int) -> Tensor:
-    """Return the unit labels of the output of a layer that multiplies its input by a matrix.
+    """Return the unit label of each element of the output of a layer that multiplies its input by a matrix.
 
     Args:
         r: The recorder.
@@ -107,9 +110,9 @@ def label_addmm(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label the result of an einsum.
 
-    Elements of an activation along a summed letter must be cut together. A single parameter counts as the weight of a
-    layer. The outputs of the layer are new units along one letter of the result. The inputs of the layer are the units
-    of an activation along one summed letter.
+    Elements of an activation along a summed letter must be cut together. If exactly one of several operands is a
+    parameter, it counts as the weight of a layer. The layer's outputs are new units along one letter of the result. Its
+    inputs are the units of an activation along one summed letter.
     """
     equation, *operands = args
     if isinstance(operands[0], (list, tuple)):
@@ -138,7 +141,9 @@ def label_einsum(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -> Tensor | None:
-    """Return the unit labels of an einsum of activations and a weight, or None if the weight has no new units.
+    """Return the unit label of each element of an einsum of activations and a weight.
+
+    Return None if the weight adds no units to the result.
 
     Args:
         r: The recorder.
@@ -161,7 +166,7 @@ def _einsum_units(r: Recorder, terms: Sequence[tuple[str, Tensor]], outs: str) -
 
 
 def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: str) -> Tensor:
-    """Return the unit labels of an elementwise product of activations, as in an einsum.
+    """Return the unit label of each element of an elementwise product of activations, as in an einsum.
 
     Args:
         r: The recorder.
@@ -175,7 +180,9 @@ def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: s
 
 
 def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand and of the result of an einsum, with letters for `...` and after `->`.
+    """Return the letters of each operand of an einsum, and the letters of the result.
+
+    Letters replace `...`. If the equation has no `->`, the letters of the result follow from the operands.
 
     Args:
         equation: The equation of `einsum`.
@@ -198,10 +205,9 @@ def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str
 def _einsum_layer(
     r: Recorder, weights: str, weight: Tensor, letters: str, labels: Tensor, new: str, outs: str
 ) -> Tensor:
-    """Return the unit labels of an einsum of an activation and a weight.
+    """Return the unit label of each element of an einsum of an activation and a weight.
 
-    The units of the activation along one summed letter are the inputs of the weight. It is the first summed letter with
-    units.
+    The inputs of the weight are the units of the activation along one summed letter: the first with several units.
 
     Args:
         r: The recorder.
@@ -242,7 +248,7 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a tensor after slices of another tensor were added or written at some indices of `dim`."""
+    """Label the result of adding or writing slices of one tensor at some indices of another tensor's `dim`."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
     labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     if isinstance(source, Tensor):
@@ -256,7 +262,7 @@ def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def label_gather(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a gather. Elements along its dimension must be cut together."""
+    """Label the result of a gather along `dim`. Elements along `dim` must be cut together."""
     x, dim = arguments_of(args, kwargs, "input", "dim")
     labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     unlike = _unlike_dims(labels, out)
