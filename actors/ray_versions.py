@@ -204,7 +204,7 @@ def _without_agents(start: Any) -> Any:
 
 
 def _replace_agent(word: str) -> str:
-    """Return an argument of a raylet. If it is the command of an agent, return STAND_IN as this command."""
+    """Return an argument of a raylet. If the argument sets the command of an agent, the new command is STAND_IN."""
     flag = word.partition("=")[0]
     if flag in AGENTS:
         return f"{flag}={STAND_IN}"

@@ -53,7 +53,7 @@ def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
 def draw_rows(axes: Axes, rows: Sequence[Row], *, ratio: bool) -> None:
     """Draw a row for each claim.
 
-    A dot is our advantage, a line its 95 % interval, and a hollow diamond the paper's advantage.
+    A dot shows our advantage, a line shows its 95 % interval, and a hollow diamond shows the paper's advantage.
 
     Args:
         axes: The panel.

@@ -1,4 +1,4 @@
-"""A run directory that the board watches. One thread reads its files, and threads of requests use them."""
+"""A run directory that the board watches. One thread reads its files. The threads of web requests use the result."""
 
 import json
 from collections.abc import Callable, Sequence

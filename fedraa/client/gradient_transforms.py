@@ -87,8 +87,8 @@ class AddVector(GradientTransform):
     """Add a fixed vector to every gradient.
 
     Attributes:
-        vector: The vector [k]. None before `begin`, which reads the buffer `control` that the server sends: c - c_i of
-            SCAFFOLD.
+        vector: The vector [k]; None before `begin`. The server sends it as the buffer `control`. In SCAFFOLD, it is
+            c - c_i.
     """
 
     vector: Tensor | None = None

@@ -66,9 +66,9 @@ def import_user_module(where: str, module: str, path: str = "") -> ModuleType:
     """Return a user's module.
 
     Args:
-        where: The field of errors.
+        where: The field that errors name.
         module: The name of the module.
-        path: The import path that the user gave, for errors; empty if it is `module`.
+        path: The import path that errors quote, such as `package.module:NAME`; empty to quote `module`.
 
     Raises:
         InputError: The module cannot be imported.

@@ -36,7 +36,7 @@ class RingmasterLMO(FedBuffRule):
     Updates of staleness R or more are ignored: their weight is 0, and they make no new version. Running tasks are not
     stopped, unlike in the authors' code. With the optimizer `normalized-momentum` the step is m / |m|.
 
-    With `agnostic`, R, the momentum and the length of the step follow from the number k of steps so far. The first
+    If `agnostic` is True, the number k of steps so far determines R, the momentum and the length of the step. The first
     steps then accept only fresh updates.
 
     Attributes:

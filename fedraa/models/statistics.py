@@ -24,9 +24,9 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MAX_PASSES = 1000
 # A buffer counts as constant at this distance from its limit, relative to its largest value.
 TOLERANCE = 1e-4
-# Lower limit of this largest value, because of rounding errors.
+# The distance is divided by at least this value, because of rounding errors.
 SMALLEST_SCALE = 1e-3
-# The changes of a buffer that only grows differ at most by this relative amount from pass to pass.
+# A buffer only grows, like a counter, if its changes in two successive passes have at most this relative difference.
 GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
 # The power iteration ends when every entry of the unit vector changes by less than this.
@@ -63,7 +63,7 @@ def part_sizes(count: int, batch: int) -> list[int]:
 def reestimate_statistics(
     module: nn.Module, x: Tree, *, batch: int = 512, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Estimate the buffers that training changes from the samples `x` [n, ...], as `reestimate_over` does.
+    """Estimate, from the samples `x` [n, ...], the buffers that a training pass updates, as `reestimate_over` does.
 
     Args:
         module: The module, which is changed in place.
@@ -82,7 +82,7 @@ def reestimate_statistics(
 def reestimate_over(
     module: nn.Module, parts: Parts, *, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Set the buffers that training changes to the values that they would have after training on `parts`.
+    """Update the buffers of a module as training on `parts` would, without a change of the parameters.
 
     - Batch norms that train get the mean of the statistics of all batches, in one pass.
     - The `estimated` buffers start from their current values, and the batches run until they are constant. The result
@@ -165,7 +165,7 @@ def _all_buffers(module: nn.Module) -> Buffers:
 def put_buffers(module: nn.Module, values: Buffers) -> None:
     """Set the module's buffers to these values, which may have other shapes.
 
-    A buffer of the same shape is written in place, because it may have further names.
+    A buffer of the same shape is written in place, because the module may have the same tensor under other names.
     """
     if not values:
         return
@@ -356,7 +356,7 @@ def _only_grows(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> bool:
 
 
 def _shrink_ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
-    """Return the ratio of a buffer's changes in two successive passes, or 0 if they do not shrink.
+    """Return a buffer's change in the second of two passes divided by that in the first; 0 if it does not shrink.
 
     Args:
         a: The buffer before the first pass.

@@ -45,7 +45,7 @@ class Evaluations:
             self._started = step
 
     def before(self, line: Line) -> None:
-        """Check that no `eval` line is missing before this line, which has a different kind."""
+        """Check that no `eval` line is missing before `line`. Call this for each line that is not an `eval` line."""
         if self.ending and line.kind != "end":
             raise line.wrong("the run continues after an evaluation that is possible only at the end of a run")
         if len(self._pending) > self._max_pending_evals:

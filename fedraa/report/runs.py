@@ -222,7 +222,7 @@ def custom_metrics_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def value_text(value: object) -> str:
-    """Return a JSON value on one line, in the form of the command line."""
+    """Return a JSON value as a text of one line. The values of a list are separated by spaces, and None is a dash."""
     if isinstance(value, list):
         return " ".join(map(value_text, value))
     if value is None:

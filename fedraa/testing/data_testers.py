@@ -40,7 +40,7 @@ MADE_CLIENTS = 4
 
 
 class TransformTester(Tester):
-    """A test of a transform with images, numbers or tokens. The first of these that it accepts is used."""
+    """A test of a transform with the first synthetic data set that it accepts: images, numbers or tokens."""
 
     covers: ClassVar[bool] = False
 

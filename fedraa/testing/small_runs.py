@@ -189,7 +189,7 @@ def _one_worker(spec: RunSpec) -> LocalExecutor:
 
 
 def _make_trainer(spec: RunSpec) -> TaskTrainer:
-    """Return a trainer that shares no object with other trainers. Trainers of separate workers share none."""
+    """Return a trainer that shares no object with other trainers, like a trainer in a separate process."""
     return deepcopy(make_worker_spec(spec)).trainer("cpu")
 
 

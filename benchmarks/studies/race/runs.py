@@ -32,7 +32,7 @@ LONG: tuple[Part, ...] = ("long", "long-untuned")
 TUNING_SEED = 1000
 # The duration of a long run, as a multiple of FedAvg's time (see `long_time`).
 LONG_RUN_FACTOR = 5
-# The maximum duration of a tuning trial, as a fraction of the horizon.
+# The maximum duration of a tuning trial, as a fraction of the time limit of a run (`horizon`).
 TRIAL_FRACTION = 0.6
 # fedraa cannot download this data set. The user puts its file into the folder of the data sets.
 CIFAR = "cifar10-subset"
@@ -105,9 +105,9 @@ class Race:
         return self._recorded_values(entrant)
 
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
-        """Return the tuned values of an entrant's recorded runs; None without such runs.
+        """Return the tuned values that an entrant's recorded runs used; None if no tuned run is recorded.
 
-        Entrants named NAME-lent need these values, because the file of tuned values does not contain such entrants.
+        An entrant with a name such as `fedavg-lent` needs this, because the file of tuned values does not contain it.
         """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)

@@ -55,8 +55,8 @@ def _paper_values(time: float, accuracy: float) -> dict[str, float]:
     return {TIME.name: time, ACCURACY.name: accuracy}
 
 
-# Each method's fields, and the seconds to the target (Table 2) and final accuracies (Table 5) of MNIST, CIFAR-10 and
-# CIFAR-100.
+# Each method has its fields, and the paper's seconds to the target (Table 2) and final accuracies (Table 5) on MNIST,
+# CIFAR-10 and CIFAR-100.
 BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
     "fed-raa": (
         _raa_fields(),
@@ -145,7 +145,7 @@ def raa_own_time(scale: Scale) -> Study:
 
 
 def raa_cut_layers(scale: Scale) -> Study:
-    """Compare Fed-RAA with all layers of a CNN cut, with one layer cut ("designated layers"), and FedAsync."""
+    """Compare FedAsync and two variants of Fed-RAA on a CNN: all layers are cut, or one layer ("designated layers")."""
     dataset = scale.pick_value("digits", "mnist", "cifar10")
     # "7" is the CNN's dense layer with 120 units.
     rows: dict[str, dict[str, Any]] = {
@@ -316,7 +316,7 @@ def raa_in_flight(scale: Scale) -> Study:
 
 
 def raa_latency(scale: Scale) -> Study:
-    """Vary the number of fragments on devices with a fixed time per task (latency): Figure 6."""
+    """Vary the number of fragments on devices with a fixed time per task (latency): Figure 6 of the paper."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     schedulers = {"gre-raa": "gre-raa", "gre-raa, in flight": "gre-raa(in_flight=True)"}
     # Each latency has a fleet, and a factor by which its runs are longer than the runs without latency.
