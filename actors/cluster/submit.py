@@ -56,7 +56,7 @@ def submit_command(
 
 
 def check_size(folder: Path) -> None:
-    """Raise InputError if a folder is too large for a job. Files in its .gitignore do not count."""
+    """Raise InputError if a folder is too large for a job. Files that its .gitignore names do not count."""
     total = 0
 
     def add_size(path: Path) -> None:

@@ -49,7 +49,7 @@ class Relay:
         # callbacks answered.
         self._put = self._taken = self._answered = 0
         self._asking: str | None = None
-        # The number and the result of the last `take_events`, and a lock that lets one call run at a time.
+        # The number and the result of the last call of `take_events`. The lock `_taking` allows one call at a time.
         self._number = 0
         self._batch: list[Event] = []
         self._taking = runtime.Lock()

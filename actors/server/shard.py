@@ -101,7 +101,7 @@ class CutOnShards(RemoteBuffer):
     Attributes:
         fragment: The number of the fragment.
         route: The Ray reference of the Route. The Route lists the coordinates on each shard.
-        cuts: A Ray reference per shard. It refers to the answer of the shard: a list with the reference of its piece.
+        cuts: One Ray reference per shard, to the shard's answer. The answer is a list with one reference, to the piece.
     """
 
     fragment: int

@@ -20,7 +20,7 @@ from fedraa.rundir.atomic_files import write_text
 
 OURS, PAPER = PALETTE[0], PALETTE[1]
 LABEL_LETTERS = 60
-# The plot shows at most this ratio and this difference. Longer intervals end at its edge.
+# The plot shows at most this ratio and this difference. Longer intervals end at the edge of the plot.
 WIDEST_RATIO = 16.0
 WIDEST_DIFFERENCE = 40.0
 Row = tuple[str, Advantage]

@@ -17,7 +17,7 @@ from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
 BATCH = 1024
-# At most MAX_SAMPLES training samples are evaluated. They have equal distances in the order of the data.
+# At most MAX_SAMPLES training samples are evaluated. If there are more, evenly spaced samples are taken.
 MAX_SAMPLES = 10_000
 FLATNESS_SAMPLES = 1000
 # The power iteration ends if the eigenvalue changes by less than this fraction, or after this number of steps.

@@ -39,7 +39,7 @@ def import_object(where: str, path: str) -> Any:
     """Return the object at the import path `package.module:Name`.
 
     Args:
-        where: The field of errors.
+        where: The field that errors name.
         path: The import path.
 
     Raises:

@@ -21,8 +21,8 @@ class BadClients(Stateful):
     Args:
         retries: The maximum number of retries between two applied updates of a client.
         stop: True to stop the run when a client is quarantined.
-        needed: A client without which the run stops.
-        max_tasks: The maximum number of tasks of a client; None without a maximum.
+        needed: The run stops if this client is quarantined. None if there is no such client.
+        max_tasks: The maximum number of tasks of a client; None for no maximum.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("left_out", "excluded", "_failures", "_any_well")

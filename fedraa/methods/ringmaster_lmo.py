@@ -78,7 +78,7 @@ class RingmasterLMO(FedBuffRule):
 
 
 def find_agnostic_values(steps: int) -> tuple[int, float, float]:
-    """Return R, beta and the factor of server_lr of the parameter-agnostic variant after `steps` steps."""
+    """Return the values of the parameter-agnostic variant after `steps` steps: R, beta and the factor of server_lr."""
     beta = 0.0
     if steps > 1:
         beta = 1 - 1 / sqrt(steps)

@@ -35,7 +35,7 @@ EACH = "each sample independently"
 ALONE = "same row in any read"
 LABELS = "labels are those of the samples"
 ROWS = 20
-# The number of clients in a test of a function that returns the samples of one client.
+# If a data source is a function that returns the samples of one client, the test has this number of clients.
 MADE_CLIENTS = 4
 
 
@@ -96,7 +96,7 @@ def transform_experiment(part: Any, experiment: Callable[[Any], Experiment]) -> 
 
 
 class DataTester(Tester):
-    """A test of a data source. It must return the same samples if they are read together or one by one."""
+    """A test of a data source. A row must be the same if it is read alone or with other rows."""
 
     covers: ClassVar[bool] = False
 

@@ -26,7 +26,7 @@ MNIST_NUMBERS = "The paper's numbers are for MNIST."
 DATASETS = (("digits",), ("mnist",), ("mnist", "cifar10", "cifar100"))
 HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
-# The runs are too short for the PruneFL paper's 50 rounds.
+# PruneFL's paper has 50 rounds between two mask updates. These runs are too short for that.
 REPRUNE_EVERY_3 = {"submodel.reprune_every": 3}
 FLEETS = Path(__file__).parents[2] / "fleets"
 LATENCIES = {"0.1": 1.6, "0.3": 3.2}
@@ -112,7 +112,7 @@ def raa_baselines(scale: Scale) -> Study:
 
 
 def raa_own_time(scale: Scale) -> Study:
-    """Compare accuracies at three times each method's own time to the target, as in Table 5."""
+    """Compare the accuracies of methods, each after 3 times its own time to the target, as in Table 5 of the paper."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     in_flight = _raa_fields(scheduler="gre-raa(in_flight=True)")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
@@ -263,7 +263,7 @@ def raa_beta(scale: Scale) -> Study:
 
 
 def raa_fragments(scale: Scale) -> Study:
-    """Vary the number of fragments of Fed-RAA from 2 to 5: Figure 6."""
+    """Vary the number of fragments of Fed-RAA from 2 to 5: Figure 6 of the paper."""
     cells = [
         Cell(f"M = {fragments}", _make_experiment(scale, dataset, **_raa_fields(fragments=fragments)), dataset)
         for dataset, fragments in product(scale.pick_value(*DATASETS), (2, 3, 4, 5))

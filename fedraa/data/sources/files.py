@@ -85,7 +85,7 @@ def read_csv(
 ) -> FederatedDataset:
     """Return the data in a table with a header.
 
-    Columns of numbers are features. A column of words becomes one feature of 0 and 1 per word.
+    Columns of numbers are features. A column of words becomes one feature per word, which is 0 or 1.
 
     Args:
         path: The file, with the delimiter `,`, `;`, tab or `|`. It may be compressed (`.gz`, `.bz2`, `.xz`).
