@@ -142,7 +142,7 @@ def hidden_worker_logs() -> Iterator[None]:
 
 @contextmanager
 def hidden_tips() -> Iterator[None]:
-    """Suppress a usage hint that some versions of Ray print when they start in the block."""
+    """Suppress a usage hint that some versions of Ray print when a cluster starts in the block."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)
         yield

@@ -69,7 +69,7 @@ def check_size(folder: Path) -> None:
         raise InputError(
             "working_dir",
             f"{folder} has {total / GIGA:.3g} GB, but a job may have at most {MAX_JOB_BYTES / GIGA:.3g} GB",
-            hint="name the files that are not needed in its .gitignore",
+            hint="list the files that the job does not need in the .gitignore of this folder",
         )
 
 

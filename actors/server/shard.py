@@ -57,7 +57,7 @@ class ShardActor(Shard):
         self._receiver = OrderedReceiver()
 
     def run_calls(self, calls: list[NumberedCall]) -> Any:
-        """Execute calls of the server, and return the answer of the last one."""
+        """Execute the calls that the server sent, and return the answer of the last call."""
         return self._receiver.run(self, calls)
 
     def publish_cut(self, fragment: int) -> list[AnyRef]:

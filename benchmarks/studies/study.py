@@ -42,7 +42,7 @@ SEEDS = (0, 1, 2)
 class Cell:
     """A cell of a study's table, with the experiment that fills it.
 
-    `paper` has the paper's values by the names of the study's metrics.
+    `paper` has the values that the paper reports, by the name of the metric.
     """
 
     row: str
@@ -112,7 +112,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of a study that has ended; `failure` is the error if it failed."""
+    """An ended run of a study. `failure` is the error of a failed run, otherwise None."""
 
     cell: Cell
     seed: int

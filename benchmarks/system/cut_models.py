@@ -123,7 +123,7 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
         only: Names of models, `library:name`. They are tested even if the table has them (default: all models that are
             not in the table).
         libraries: The tested libraries.
-        out: The table.
+        out: The CSV file of the table.
     """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

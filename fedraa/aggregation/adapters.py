@@ -1,6 +1,6 @@
 """The low-rank adapters of a model, as slices of the flat vector of its parameters.
 
-The parameter names of `fedraa.lora` and peft identify adapters.
+A parameter belongs to an adapter if it has a name that `fedraa.lora` or peft uses for adapters.
 """
 
 import math

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedraa.components.registry import ComponentRegistry
 
-# Added to a norm before a division, because the norm of a gradient may be 0.
+# This number is added to a norm before a division by it, because the norm of a gradient may be 0.
 EPSILON = 1e-12
 
 

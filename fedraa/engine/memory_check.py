@@ -46,7 +46,7 @@ class Need:
 
     Attributes:
         server: Bytes of the server.
-        per_client: Additional bytes of the server for each client.
+        per_client: Additional bytes that the server needs for each client.
         data: Bytes of the data in the object store.
         worker: Bytes of each worker.
         task: Bytes of the largest task of a worker.

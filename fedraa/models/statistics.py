@@ -42,7 +42,7 @@ class Unsettled(Exception):
 
 
 def is_norm(part: nn.Module) -> bool:
-    """Return True for a batch norm with running statistics and torch's forward."""
+    """Return True for a batch norm that has running statistics and uses torch's own `forward`."""
     if not isinstance(part, NORMS):
         return False
     return type(part).forward in {kind.forward for kind in NORMS} and part.track_running_stats
@@ -137,7 +137,7 @@ def settle_spectral(module: nn.Module) -> None:
 
 
 def is_spectral(part: nn.Module) -> bool:
-    """Return True for a layer with the old `spectral_norm`, and for a parametrization by the new one."""
+    """Return True for a layer with torch's old `spectral_norm`, and for the parametrization of torch's new one."""
     hooks = part._forward_pre_hooks.values()
     return type(part).__name__ == "_SpectralNorm" or any(isinstance(hook, SpectralNorm) for hook in hooks)
 

@@ -1,4 +1,4 @@
-"""The metrics of a run, their better directions, and the main metric."""
+"""The metrics of a run, the main metric, and whether higher or lower values of a metric are better."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,4 +1,4 @@
-"""The aggregator of private rounds, which adds noise to clipped deltas."""
+"""The aggregator of rounds with differential privacy. It clips deltas and adds noise."""
 
 from typing import ClassVar
 

@@ -155,9 +155,9 @@ def make_data(source: object) -> Any:
 
 
 def open_samples(part: Any) -> Dataset | FederatedDataset:
-    """Return the samples of an object or a function.
+    """Return the samples of a data source, which is an object or a function.
 
-    A function either returns all samples or returns the samples of one client.
+    A function without required arguments returns all samples. Any other function returns the samples of one client.
     """
     if isinstance(part, Dataset | FederatedDataset):
         return part

@@ -49,7 +49,8 @@ class Race:
         data_dir: The folder of the datasets.
         seeds: The seeds of every entrant.
         jobs: The number of runs at the same time.
-        tuned_values: Tuned values of an earlier study by entrant. These entrants are not tuned again.
+        tuned_values: The tuned values of an earlier study, by the name of the entrant. These entrants are not tuned
+            again.
         recorded: The runs of an earlier study, which are not repeated.
     """
 
@@ -245,7 +246,7 @@ class Race:
 
 
 def _merge_values(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace fields of an experiment by tuned values, which are fields or paths in the method."""
+    """Return the fields of an experiment with tuned values. The keys of `values` are fields, or paths in the method."""
     return {**fields, **split_paths(values, fields.get("override", {}))}
 
 

@@ -240,7 +240,7 @@ def raa_schedules(scale: Scale) -> Study:
 
 
 def raa_beta(scale: Scale) -> Study:
-    """Vary the fraction beta of slow devices in Fed-RAA from 10 to 90 %: Figures 5 and 7 to 9."""
+    """Vary the fraction beta of slow devices in Fed-RAA from 10 to 90 %: Figures 5 and 7 to 9 of the paper."""
     counts = scale.pick_value((3,), (3,), (2, 3, 4, 5))
     cells = []
     for dataset, fragments, beta in product(scale.pick_value(*DATASETS), counts, (0.1, 0.3, 0.5, 0.7, 0.9)):

@@ -20,7 +20,7 @@ from fedraa.vectors.chunked import map_chunks
 
 Numbers = npt.NDArray[np.float64]
 Rows = Sequence[Vector]
-# With this number of clients, one attacker cannot decide the median.
+# With at least this number of clients, one attacker cannot decide the median.
 MIN_MAJORITY = 3
 
 

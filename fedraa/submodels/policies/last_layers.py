@@ -64,8 +64,8 @@ class LayerAssignments:
 class LastLayers(WithCapacities):
     """SALF: a client trains only the last layers. It runs the whole forward pass, but only a part of the backward pass.
 
-    The capacity of a client limits the number of these layers. A client always trains at least one. With capacities
-    auto, the deadline is the time in which the fastest device trains the whole model.
+    The capacity of a client limits the number of these layers. A client always trains at least one layer. If
+    `capacities` is auto, the deadline is the time in which the fastest device trains the whole model.
 
     Attributes:
         capacities: The fraction of the model's FLOPs that each client can compute before the deadline.
