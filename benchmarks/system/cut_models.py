@@ -94,7 +94,7 @@ def _check_all(traced: Traced, example: Tree) -> None:
         if traced.size < MIDDLE:
             check_cut(traced, example, random_cut(traced, rng), 1)
         return
-    # The full model in float64, with gradients, may exceed the memory. So a cut is compared with a submodel instead.
+    # The full model in float64, with gradients, may exceed the memory. So the cut is compared with a submodel.
     outer = _half_of(_half_of(traced.full(), rng), rng)
     check_cut(traced, example, _half_of(outer, rng), 0, outer)
 

@@ -15,8 +15,8 @@ Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
 # The smallest number of local steps, if the user sets none and all clients have the same label frequencies.
 DEFAULT_MINIMUM = 15
-# If the user sets no minimum, a task has at least two steps. An adaptive learning rate compares the two halves of a
-# task.
+# Different label frequencies reduce that number, but not below two steps. An adaptive learning rate compares the two
+# halves of a task.
 SHORTEST = 2
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedraa.components.registry import ComponentRegistry
 
-# This number is added to a norm before a division by it, because the norm of a gradient may be 0.
+# Before a division by the norm of a gradient, this number is added to the norm, because the norm may be 0.
 EPSILON = 1e-12
 
 

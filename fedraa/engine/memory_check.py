@@ -99,7 +99,7 @@ class Need:
 
 
 def check_memory(spec: RunSpec, free: Free | None = None) -> None:
-    """Raise InputError for a run that does not fit into memory. The error states the largest values that fit.
+    """Raise InputError for a run that does not fit into memory. The error states how many clients or workers fit.
 
     The memory of a running Ray cluster is unknown and therefore not checked.
     """

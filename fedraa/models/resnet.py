@@ -13,7 +13,7 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.scaler import Scaler
 
 Norm = Callable[[int], nn.Module]
-# In a ResNet-18 each of the first three stages ends after this number of modules.
+# In a ResNet-18 the first three stages end after 5, 7 and 9 modules.
 ENDS_OF_STAGES = (5, 7, 9)
 
 

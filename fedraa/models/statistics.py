@@ -26,7 +26,7 @@ MAX_PASSES = 1000
 TOLERANCE = 1e-4
 # The distance is divided by at least this value, because of rounding errors.
 SMALLEST_SCALE = 1e-3
-# A buffer only grows, like a counter, if its changes in two successive passes have at most this relative difference.
+# A buffer counts as a counter if its changes in two successive passes differ at most by this fraction of the change.
 GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
 # The power iteration ends when every entry of the unit vector changes by less than this.
@@ -63,7 +63,7 @@ def part_sizes(count: int, batch: int) -> list[int]:
 def reestimate_statistics(
     module: nn.Module, x: Tree, *, batch: int = 512, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Estimate, from the samples `x` [n, ...], the buffers that a training pass updates, as `reestimate_over` does.
+    """Estimate buffers, such as batch norm's statistics, from the samples `x` [n, ...], as `reestimate_over` does.
 
     Args:
         module: The module, which is changed in place.
@@ -137,7 +137,7 @@ def settle_spectral(module: nn.Module) -> None:
 
 
 def is_spectral(part: nn.Module) -> bool:
-    """Return True for a layer with torch's old `spectral_norm`, and for the parametrization of torch's new one."""
+    """Return True for a layer with the hook of torch's old `spectral_norm`, and for the module of the new version."""
     hooks = part._forward_pre_hooks.values()
     return type(part).__name__ == "_SpectralNorm" or any(isinstance(hook, SpectralNorm) for hook in hooks)
 
@@ -356,7 +356,7 @@ def _only_grows(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> bool:
 
 
 def _shrink_ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
-    """Return a buffer's change in the second of two passes divided by that in the first; 0 if it does not shrink.
+    """Return the factor by which a buffer's change shrinks from one pass to the next; 0 if it does not shrink.
 
     Args:
         a: The buffer before the first pass.

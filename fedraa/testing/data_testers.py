@@ -96,7 +96,7 @@ def transform_experiment(part: Any, experiment: Callable[[Any], Experiment]) -> 
 
 
 class DataTester(Tester):
-    """A test of a data source. A row must be the same if it is read alone or with other rows."""
+    """A test of a data source. A row must have the same values in every read, with or without other rows."""
 
     covers: ClassVar[bool] = False
 

@@ -108,7 +108,7 @@ class Race:
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
         """Return the tuned values that an entrant's recorded runs used; None if no tuned run is recorded.
 
-        An entrant with a name such as `fedavg-lent` needs this, because the file of tuned values does not contain it.
+        An entrant with a name such as `fedavg-lent` is not in the file of tuned values, so its values come from here.
         """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)
