@@ -57,7 +57,7 @@ def import_object(where: str, path: str) -> Any:
     except AttributeError as error:
         if module == "__main__" or "<" in name:
             problem = "it was created in a script or a notebook"
-            raise InputError(where, problem, got=path, hint="give it again") from None
+            raise InputError(where, problem, got=path, hint="pass the object again") from None
         raise InputError(where, f"it cannot be imported: {error}", got=path, hint=f"correct the name {name}") from None
     return component
 

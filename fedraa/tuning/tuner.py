@@ -292,7 +292,7 @@ def _refuse_fixed(space: Space, options: Section) -> None:
         value = chosen_value(options, name)
         default = Experiment.model_fields[name].default if name in Experiment.model_fields else None
         if value not in (None, default):
-            raise InputError(name, "it is also in the space", got=value, hint="give it once")
+            raise InputError(name, "it is also in the search space", got=value, hint="give it once")
 
 
 def _known_parameters(method: object, space: Space) -> dict[str, Parameter]:
