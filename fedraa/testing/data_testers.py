@@ -157,7 +157,8 @@ def make_data(source: object) -> Any:
 def open_samples(part: Any) -> Dataset | FederatedDataset:
     """Return the samples of a data source, which is an object or a function.
 
-    A function without required arguments returns all samples. Any other function returns the samples of one client.
+    A function whose only required argument is a client's number returns the samples of this client. Any other function
+    returns all samples.
     """
     if isinstance(part, Dataset | FederatedDataset):
         return part
