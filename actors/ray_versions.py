@@ -142,7 +142,7 @@ def hidden_worker_logs() -> Iterator[None]:
 
 @contextmanager
 def hidden_tips() -> Iterator[None]:
-    """Suppress a usage hint that some versions of Ray print when they start in the block."""
+    """Suppress a usage hint that some versions of Ray print when a cluster starts in the block."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Tip: In future versions of Ray", FutureWarning)
         yield
@@ -204,7 +204,7 @@ def _without_agents(start: Any) -> Any:
 
 
 def _replace_agent(word: str) -> str:
-    """Return an argument of a raylet. If it is the command of an agent, return STAND_IN as this command."""
+    """Return an argument of a raylet. If the argument sets the command of an agent, the new command is STAND_IN."""
     flag = word.partition("=")[0]
     if flag in AGENTS:
         return f"{flag}={STAND_IN}"

@@ -43,7 +43,7 @@ def _call_function(function: Callable[..., object], *args: object) -> object:
 
 
 def _translate_errors(call: Future[Any]) -> Future[Any]:
-    """Return a future with the result of `call` that raises fedraa's errors instead of Ray's."""
+    """Return a future that has the result of `call`, or one of fedraa's errors in place of an error of Ray."""
     answer: Future[Any] = Future()
 
     def copy_outcome(ended: Future[Any]) -> None:

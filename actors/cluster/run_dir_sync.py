@@ -21,7 +21,7 @@ class Changes:
     """The changes of a run directory since the last copy.
 
     Attributes:
-        stamps: The size and the time of the last change of all files, by relative path.
+        stamps: The size of each file and the time of its last change, by relative path.
         whole: The content of new and changed files.
         tails: The bytes that the server has appended to each file of `GROWING`.
     """

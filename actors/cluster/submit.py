@@ -56,7 +56,7 @@ def submit_command(
 
 
 def check_size(folder: Path) -> None:
-    """Raise InputError if a folder is too large for a job. Files in its .gitignore do not count."""
+    """Raise InputError if a folder is too large for a job. Files that its .gitignore names do not count."""
     total = 0
 
     def add_size(path: Path) -> None:
@@ -69,7 +69,7 @@ def check_size(folder: Path) -> None:
         raise InputError(
             "working_dir",
             f"{folder} has {total / GIGA:.3g} GB, but a job may have at most {MAX_JOB_BYTES / GIGA:.3g} GB",
-            hint="name the files that are not needed in its .gitignore",
+            hint="list the files that the job does not need in the .gitignore of this folder",
         )
 
 

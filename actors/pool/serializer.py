@@ -23,7 +23,7 @@ from fedraa.messages import Index, LazyBuffer, RemoteBuffer, SharedBuffer, Task,
 Array = npt.NDArray[Any]
 # Below this size, a message is faster than an object in the object store.
 INLINE_BYTES = 100_000
-# A node fetches whole blocks. In a small block, little data belongs to clients that the node does not train.
+# A node fetches whole blocks. If blocks are small, it fetches less data of clients that it does not train.
 BLOCK_BYTES = 16 * 2**20
 
 
@@ -100,7 +100,7 @@ class Job:
         """Return the complete task and the client's data. Fetch the parameters if they are on server shards.
 
         Args:
-            shared_args: The shared arguments of the call.
+            shared_args: The arrays that all tasks of the call share.
             source: The source from which the worker reads the samples; None if `shared_args` has the data.
         """
         start, end = self.rows
@@ -164,9 +164,9 @@ class TaskSerializer:
         return shared
 
     def pack(self, tasks: Iterable[Task], blocks: Blocks) -> tuple[list[Job], list[AnyRef]]:
-        """Return a job for each task of a call, and the references of their shared arguments.
+        """Return a job for each task of a call, and references of the call's shared arguments.
 
-        The shared arguments are the large arrays.
+        The shared arguments are the large arrays that the jobs use.
 
         Args:
             tasks: The tasks that a worker gets in one call.

@@ -37,7 +37,7 @@ RUN = "run"
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """The inputs of a server other than the run.
+    """The inputs of a server, except the RunSpec.
 
     Attributes:
         blocks: The clients' training data.
@@ -185,7 +185,7 @@ class ParameterServer:
         return any((self._directory / CHECKPOINTS).glob("*" + PARTIAL))
 
     def take(self, files: Mapping[str, bytes]) -> None:
-        """Copy the files of the user's run directory into the server's directory, once."""
+        """Copy the files of the user's run directory into the server's directory. A second call does nothing."""
         with self._filling:
             if not self._filled:
                 write_all(self._directory, files)

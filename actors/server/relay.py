@@ -45,10 +45,11 @@ class Relay:
         self._audience = audience
         self._changed = runtime.Condition()
         self._queue: deque[Event] = deque()
-        # Counts of events since the start: put into the queue, taken by the user's process, and answered by callbacks.
+        # The number of events since the start that were put into the queue, that the user's process took, and that the
+        # callbacks answered.
         self._put = self._taken = self._answered = 0
         self._asking: str | None = None
-        # The number and the result of the last `take_events`, and a lock that lets one call run at a time.
+        # The number and the result of the last call of `take_events`. The lock `_taking` allows one call at a time.
         self._number = 0
         self._batch: list[Event] = []
         self._taking = runtime.Lock()

@@ -57,7 +57,7 @@ class ShardActor(Shard):
         self._receiver = OrderedReceiver()
 
     def run_calls(self, calls: list[NumberedCall]) -> Any:
-        """Execute calls of the server, and return the answer of the last one."""
+        """Execute the calls that the server sent, and return the answer of the last call."""
         return self._receiver.run(self, calls)
 
     def publish_cut(self, fragment: int) -> list[AnyRef]:
@@ -68,7 +68,7 @@ class ShardActor(Shard):
         return [ray.put(self.cut(fragment))]
 
     def hold(self, piece: Vector) -> list[AnyRef]:
-        """Store a piece of a task's parameters from a checkpoint, and return its reference in a list."""
+        """Store a piece of the parameters of a task in a checkpoint, and return its reference in a list."""
         return [ray.put(piece)]
 
     # Ray must not repeat this call, because the repetition would also be counted.
@@ -101,7 +101,7 @@ class CutOnShards(RemoteBuffer):
     Attributes:
         fragment: The number of the fragment.
         route: The Ray reference of the Route. The Route lists the coordinates on each shard.
-        cuts: A Ray reference per shard. It refers to the answer of the shard: a list with the reference of its piece.
+        cuts: One Ray reference per shard, to the shard's answer. The answer is a list with one reference, to the piece.
     """
 
     fragment: int

@@ -20,7 +20,7 @@ from fedraa.rundir.atomic_files import write_text
 
 OURS, PAPER = PALETTE[0], PALETTE[1]
 LABEL_LETTERS = 60
-# The plot shows at most this ratio and this difference. Longer intervals end at its edge.
+# The plot shows at most this ratio and this difference. Longer intervals end at the edge of the plot.
 WIDEST_RATIO = 16.0
 WIDEST_DIFFERENCE = 40.0
 Row = tuple[str, Advantage]
@@ -53,7 +53,7 @@ def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
 def draw_rows(axes: Axes, rows: Sequence[Row], *, ratio: bool) -> None:
     """Draw a row for each claim.
 
-    A dot is our advantage, a line its 95 % interval, and a hollow diamond the paper's advantage.
+    A dot shows our advantage, a line shows its 95 % interval, and a hollow diamond shows the paper's advantage.
 
     Args:
         axes: The panel.

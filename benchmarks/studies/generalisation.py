@@ -17,12 +17,12 @@ from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 
 BATCH = 1024
-# At most MAX_SAMPLES training samples are evaluated. They have equal distances in the order of the data.
+# At most MAX_SAMPLES training samples are evaluated. If there are more, evenly spaced samples are taken.
 MAX_SAMPLES = 10_000
 FLATNESS_SAMPLES = 1000
 # The power iteration ends if the eigenvalue changes by less than this fraction, or after this number of steps.
 EIGENVALUE_CHANGE, MAX_POWER_STEPS = 1e-3, 100
-# Flatness is measured with this number of random perturbations. Each has this fraction of the parameters' norm.
+# Flatness is measured with PERTURBATIONS random vectors. Their norm is PERTURBATION_NORM times that of the parameters.
 PERTURBATION_NORM, PERTURBATIONS = 0.1, 10
 
 

@@ -42,7 +42,7 @@ SEEDS = (0, 1, 2)
 class Cell:
     """A cell of a study's table, with the experiment that fills it.
 
-    `paper` has the paper's values by the names of the study's metrics.
+    `paper` has the values that the paper reports, by the name of the metric.
     """
 
     row: str
@@ -78,8 +78,8 @@ class Study:
         claims: The paper's claims without numbers.
         seeds: The seeds of each cell.
         along: The horizontal axis of the curves; None draws no curves.
-        fixed: A column, which is set if the columns are values of one hyperparameter. The rows are then compared twice:
-            in this column, and each row in its best column.
+        fixed: One of the columns, if the columns are values of one hyperparameter; otherwise None. The page then
+            compares the rows twice: all rows in this column, and each row in its best column.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run of a study that has ended; `failure` is the error if it failed."""
+    """An ended run of a study. `failure` is the error of a failed run, otherwise None."""
 
     cell: Cell
     seed: int
@@ -196,7 +196,7 @@ def _run_directory(experiment: Experiment) -> Path:
 
 
 def has_ended(experiment: Experiment) -> bool:
-    """Return True if the experiment's directory has its finished run, made with the method's present settings."""
+    """Return True if the directory of the experiment has a finished run with the method's present settings."""
     return (_run_directory(experiment) / SUMMARY).is_file() and _has_begun(experiment)
 
 

@@ -23,7 +23,7 @@ from fedraa.cli.console import print_line
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS
 
 RUNS, EVENTS_EACH = 100, 10_000
-# A synthetic log has this number of clients and of fragments, and this number of commits between evaluations.
+# The numbers of clients and fragments in a synthetic log, and the number of commits between two evaluations.
 CLIENTS, FRAGMENTS, EVERY = 20, 5, 50
 # Seconds between two requests to the board.
 WAIT = 0.02

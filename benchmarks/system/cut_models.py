@@ -3,7 +3,8 @@
     python -m benchmarks cut_models                                   # all models that the table does not have
     python -m benchmarks cut_models --only timm:xcit_tiny_12_p16_224  # this model, even if the table has it
 
-Each row of `benchmarks/results/cut_models.csv` is written at once. A stopped test therefore continues. The verdicts:
+Each model's row is written to `benchmarks/results/cut_models.csv` when its test ends. The same command therefore
+continues a stopped test. The verdicts:
 
     cut        random submodels of the model compute the right values (see `cut_check`)
     refused    fedraa refuses to cut the model, with an error of one sentence
@@ -93,7 +94,7 @@ def _check_all(traced: Traced, example: Tree) -> None:
         if traced.size < MIDDLE:
             check_cut(traced, example, random_cut(traced, rng), 1)
         return
-    # The full model in float64, with gradients, may exceed the memory.
+    # The full model in float64, with gradients, may exceed the memory. So the cut is compared with a submodel.
     outer = _half_of(_half_of(traced.full(), rng), rng)
     check_cut(traced, example, _half_of(outer, rng), 0, outer)
 
@@ -122,7 +123,7 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
         only: Names of models, `library:name`. They are tested even if the table has them (default: all models that are
             not in the table).
         libraries: The tested libraries.
-        out: The table.
+        out: The CSV file of the table.
     """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

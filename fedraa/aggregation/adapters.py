@@ -1,6 +1,6 @@
 """The low-rank adapters of a model, as slices of the flat vector of its parameters.
 
-The parameter names of `fedraa.lora` and peft identify adapters.
+A parameter belongs to an adapter if it has a name that `fedraa.lora` or peft uses for adapters.
 """
 
 import math
@@ -30,7 +30,8 @@ class Pair:
         merged: The slice of the layer's weight, if the weight includes scale * B A; otherwise None.
         scale: The factor of B A.
         table: True if the layer is an embedding. The transpose of B A is then added.
-        padding: The padding row of the embedding. It never changes, because its column of A is 0. None without one.
+        padding: The index of the embedding's padding row, which never changes, because its column of A is 0. None if
+            there is no padding row.
     """
 
     a: slice

@@ -4,7 +4,8 @@
     scaling:    delta <- scale * delta        # with scale = number of clients, one attacker replaces the model
     gaussian:   delta ~ N(0, std^2)
 
-The attacker trains honestly. Flipping the sign of every local gradient is another attack if a task has several steps.
+The attacker trains honestly, and then changes its delta. An attacker that flips the sign of each local gradient sends a
+different delta if a task has several steps.
 """
 
 from dataclasses import dataclass

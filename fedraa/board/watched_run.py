@@ -1,4 +1,4 @@
-"""A run directory that the board watches. One thread reads its files, and threads of requests use them."""
+"""A run directory that the board watches. One thread reads its files. The threads of web requests use the result."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ class WatchedRun:
         return self.about is not None and self.log.more
 
     def look(self) -> None:
-        """Update the configuration, the evaluations and the state of the run from its files."""
+        """Read the changes of the run's files, and update the fields of this object."""
         with self.lock:
             if self._file_has_changed(CONFIG):
                 self._reset_state()

@@ -13,9 +13,10 @@ from fedraa.errors import InputError
 
 Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
-# The default of the minimum if all clients have the same label frequencies.
+# The smallest number of local steps, if the user sets none and all clients have the same label frequencies.
 DEFAULT_MINIMUM = 15
-# An adaptive learning rate compares the two halves of a task, so the default has at least two steps.
+# Different label frequencies reduce that number, but not below two steps. An adaptive learning rate compares the two
+# halves of a task.
 SHORTEST = 2
 
 

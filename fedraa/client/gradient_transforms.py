@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedraa.components.registry import ComponentRegistry
 
-# Added to a norm before a division, because the norm of a gradient may be 0.
+# Before a division by the norm of a gradient, this number is added to the norm, because the norm may be 0.
 EPSILON = 1e-12
 
 
@@ -87,8 +87,8 @@ class AddVector(GradientTransform):
     """Add a fixed vector to every gradient.
 
     Attributes:
-        vector: The vector [k]. None before `begin`, which reads the buffer `control` that the server sends: c - c_i of
-            SCAFFOLD.
+        vector: The vector [k]; None before `begin`. The server sends it as the buffer `control`. In SCAFFOLD, it is
+            c - c_i.
     """
 
     vector: Tensor | None = None

@@ -106,7 +106,7 @@ class LocalTraining:
 
     @property
     def passes(self) -> float:
-        """Forward and backward passes per local step. SAM and the adversary add one each."""
+        """Forward and backward passes per local step. SAM adds one, and so does an adversary of the inputs."""
         return 1 + bool(self.sam_rho) + self.adversary + self.algorithm.passes
 
     @property
@@ -133,7 +133,10 @@ class LocalTraining:
         return [slice(start, end) for start, end in zip(starts, [*starts[1:], shard], strict=True)]
 
     def samples(self, shard: int) -> int:
-        """Return the number of samples that a task draws from `shard` samples. Repeated samples count again."""
+        """Return the number of samples in a task's minibatches, if its client has `shard` samples.
+
+        A sample counts once for each minibatch that it is in.
+        """
         if self.steps is None:
             return self.epochs * shard
         assert isinstance(self.steps, int), "these follow from costs"

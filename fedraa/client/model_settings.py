@@ -1,4 +1,4 @@
-"""Settings of the modules that a trainer creates."""
+"""Settings of the torch modules that a trainer creates for its tasks."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from fedraa.objectives import Objective
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Settings of the modules that a trainer creates for tasks.
+    """Settings of the torch modules that a trainer creates for its tasks.
 
     Attributes:
         objective: The objective that computes the loss; None for classification.

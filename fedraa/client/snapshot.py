@@ -50,7 +50,7 @@ class Snapshot:
         return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
-        """Return the names of all values that differ in the snapshot `after`, by field of Snapshot."""
+        """Return the names of values that are new or different in the snapshot `after`, per field such as `buffers`."""
         return {
             kind: [name for name, value in values.items() if not is_same(getattr(self, kind).get(name, self), value)]
             for kind, values in vars(after).items()

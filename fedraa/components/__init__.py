@@ -1,1 +1,1 @@
-"""The exchangeable parts of a run, which a user can choose by name, import or create."""
+"""Components: the exchangeable parts of a run. A user gives a name, an import path or an object."""

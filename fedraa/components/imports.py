@@ -39,7 +39,7 @@ def import_object(where: str, path: str) -> Any:
     """Return the object at the import path `package.module:Name`.
 
     Args:
-        where: The field of errors.
+        where: The field that errors name.
         path: The import path.
 
     Raises:
@@ -57,7 +57,7 @@ def import_object(where: str, path: str) -> Any:
     except AttributeError as error:
         if module == "__main__" or "<" in name:
             problem = "it was created in a script or a notebook"
-            raise InputError(where, problem, got=path, hint="give it again") from None
+            raise InputError(where, problem, got=path, hint="pass the object again") from None
         raise InputError(where, f"it cannot be imported: {error}", got=path, hint=f"correct the name {name}") from None
     return component
 
@@ -66,9 +66,9 @@ def import_user_module(where: str, module: str, path: str = "") -> ModuleType:
     """Return a user's module.
 
     Args:
-        where: The field of errors.
+        where: The field that errors name.
         module: The name of the module.
-        path: The import path that the user gave, for errors; empty if it is `module`.
+        path: The import path that errors quote, such as `package.module:NAME`; empty to quote `module`.
 
     Raises:
         InputError: The module cannot be imported.

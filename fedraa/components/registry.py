@@ -127,7 +127,8 @@ class ComponentRegistry(Generic[T]):
     def _find_component(self, name: str) -> Any:
         if is_path(name):
             return import_object(self.name, name)
-        # Plug-ins are only imported if needed, because server shards must not import torch.
+        # `names` imports the plug-ins. It is called only for an unknown name, because server shards must not import
+        # torch.
         component = _find_by_name(self.registered, name) or _find_by_name(self.names(), name)
         if component is None:
             raise unknown_component_error(self.name, name, self.registered, hint=self.hints.get(name.lower(), ""))

@@ -60,7 +60,7 @@ REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "update": ASYNC_RULE,
     "update.optimizer": SERVER_OPTIMIZER,
 }
-# The option that sets each of these values. Their paths cannot be set.
+# Values by path, each with the option of the experiment that sets it. A user cannot set these values by path.
 SET_BY_FIELDS = {
     "schedule.updates": "updates",
     "schedule.rounds": "rounds",
@@ -75,7 +75,7 @@ DERIVED = {f"local.{name}" for name in ("control", "full_gradient", "squares", "
 
 
 def find_path(method: Any, name: str) -> str | None:
-    """Return the path of the value that a shortcut or a path sets; None without this value."""
+    """Return the path of the value that a shortcut or a path sets; None if the method has no such value."""
     if name in SET_BY_FIELDS or name in DERIVED:
         return None
     return next((path for path in SHORTCUTS.get(name, (name,)) if _has_value(method, path)), None)
@@ -101,7 +101,7 @@ def names_that_method_lacks(method: Any, values: Mapping[str, object]) -> set[st
 
 
 def chosen_value(experiment: Any, name: str) -> Any:
-    """Return the value that the experiment sets by a shortcut or a path; None for none."""
+    """Return the value that the experiment sets by a shortcut or a path; None if it sets no value."""
     value = getattr(experiment, name, None)
     if value is not None:
         return value
@@ -150,7 +150,7 @@ def _sort_key(key: str) -> tuple[int, int]:
 
 
 def _has_value(method: Any, path: str) -> bool:
-    """Return True if the method has a value at this path that can be set."""
+    """Return True if the method has a value at this path, and the value can be set."""
     if path == "submodel":
         return not method.schedule.scheduled
     if path == "update":
@@ -220,9 +220,9 @@ def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
 
 
 def _field_of_error(error: InputError, path: str, key: str) -> str:
-    """Return the field that an error names: `key`, which is the shortcut or path that the user wrote.
+    """Return the field that an error about the user's setting `key` names, such as `scheduler` or `scheduler.share`.
 
-    If the error is about a field of the component, this field follows `key`.
+    The result is `key`. If the error is about a field of the component, a dot and this field follow.
     """
     component_name = path.rpartition(".")[2]
     if path in REGISTRIES:

@@ -91,7 +91,7 @@ def _owners_of_rows(arrays: dict[str, Array], name: str) -> list[Any] | None:
 def _convert_inputs(arrays: dict[str, Array]) -> list[Features]:
     """Return x_train and x_test as tokens or float32.
 
-    `divide_dataset` checks the values of x_train later, because its error can name the client.
+    The values of x_train are checked later, in `divide_dataset`, where an error can name the client.
     """
     tokens = as_tokens(arrays)
     if tokens is not None:

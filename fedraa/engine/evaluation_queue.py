@@ -124,6 +124,6 @@ class EvaluationQueue:
         for pending in state["pending"]:
             result = self._executor.evaluate(pending["params"], pending["kept"])
             self._pending.append(Evaluating(pending["step"], pending["t"], result, pending["counts"]))
-        # An extended run may have a harder target, which the last value need not reach.
+        # A resumed run may have a harder target than before. The last evaluation may not reach the new target.
         if self._target is not None and self._target_value is not None and self._target.reached(self._target_value):
             self.time_to_target = state["time_to_target"]

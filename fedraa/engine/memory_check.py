@@ -46,7 +46,7 @@ class Need:
 
     Attributes:
         server: Bytes of the server.
-        per_client: Additional bytes of the server for each client.
+        per_client: Additional bytes that the server needs for each client.
         data: Bytes of the data in the object store.
         worker: Bytes of each worker.
         task: Bytes of the largest task of a worker.
@@ -84,12 +84,13 @@ class Need:
             largest = max(spec.measure(part.widths).params for part in spec.submodels)
             task = max(task, LOCAL_NOISE_BYTES * largest)
         dataset = spec.data.dataset
-        # The model, a copy for the evaluation, and a copy for a step. Polyak averaging adds the averaged model.
+        # The server has the model, a copy for the evaluation, and a copy for a step. Polyak averaging adds one copy.
         copies = 4 if spec.method.schedule.polyak_fraction else 3
         server = copies * size + remembered
         if experiment.engine != "ray":
             return cls(server=server, per_client=per_client, data=0.0, worker=task, task=task)
-        # All processes share the arrays and files of a data source. Every worker copies its other contents.
+        # All processes share the arrays and files of a data source. Every worker has a copy of the source's other
+        # contents.
         source = inspect_contents(spec.data.source)
         stored = sum(count_bytes(part) for part in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test))
         stored += source.array_bytes + source.file_bytes + source.copied_bytes
@@ -98,7 +99,7 @@ class Need:
 
 
 def check_memory(spec: RunSpec, free: Free | None = None) -> None:
-    """Raise InputError for a run that does not fit into memory, with the smallest change that fits.
+    """Raise InputError for a run that does not fit into memory. The error states how many clients or workers fit.
 
     The memory of a running Ray cluster is unknown and therefore not checked.
     """

@@ -17,7 +17,7 @@ _declared: list[Any] = []
 
 
 class Finder(MetaPathFinder):
-    """An import finder that finds only torchvision, at its usual place."""
+    """An import finder that finds only torchvision, and loads it with a `_RetryingLoader`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /

@@ -21,8 +21,8 @@ class BadClients(Stateful):
     Args:
         retries: The maximum number of retries between two applied updates of a client.
         stop: True to stop the run when a client is quarantined.
-        needed: A client without which the run stops.
-        max_tasks: The maximum number of tasks of a client; None without a maximum.
+        needed: The run stops if this client is quarantined. None if there is no such client.
+        max_tasks: The maximum number of tasks of a client; None for no maximum.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("left_out", "excluded", "_failures", "_any_well")
@@ -51,11 +51,11 @@ class BadClients(Stateful):
         return bool(self.left_out) and (self.stop or self.needed in self.left_out)
 
     def count_tasks(self, client: int, tasks: int) -> None:
-        """Exclude a client that has been sent its maximum number of tasks.
+        """Exclude a client from further tasks if it has received the maximum number of tasks.
 
         Args:
             client: The client.
-            tasks: The number of its tasks so far.
+            tasks: The number of tasks that the client has received.
         """
         if tasks == self._max_tasks:
             self.excluded.add(client)

@@ -67,7 +67,7 @@ class FrozenMomentum(GlobalMomentum):
         map_chunks(len(mean), blend_piece)
 
     def memory(self, size: int, clients: int) -> int:
-        # The mean gradient, and the number of clients that trained each coordinate.
+        # MimeLite also keeps the mean gradient, and the number of clients that trained each coordinate.
         return super().memory(size, clients) + CoverageMean().memory(size, clients) + 4 * size
 
 

@@ -36,7 +36,7 @@ class RingmasterLMO(FedBuffRule):
     Updates of staleness R or more are ignored: their weight is 0, and they make no new version. Running tasks are not
     stopped, unlike in the authors' code. With the optimizer `normalized-momentum` the step is m / |m|.
 
-    With `agnostic`, R, the momentum and the length of the step follow from the number k of steps so far. The first
+    If `agnostic` is True, the number k of steps so far determines R, the momentum and the length of the step. The first
     steps then accept only fresh updates.
 
     Attributes:
@@ -78,7 +78,7 @@ class RingmasterLMO(FedBuffRule):
 
 
 def find_agnostic_values(steps: int) -> tuple[int, float, float]:
-    """Return R, beta and the factor of server_lr of the parameter-agnostic variant after `steps` steps."""
+    """Return the values of the parameter-agnostic variant after `steps` steps: R, beta and the factor of server_lr."""
     beta = 0.0
     if steps > 1:
         beta = 1 - 1 / sqrt(steps)

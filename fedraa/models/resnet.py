@@ -13,7 +13,7 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.scaler import Scaler
 
 Norm = Callable[[int], nn.Module]
-# The number of modules up to the end of each stage of a ResNet-18, except for the last.
+# In a ResNet-18 the first three stages end after 5, 7 and 9 modules.
 ENDS_OF_STAGES = (5, 7, 9)
 
 

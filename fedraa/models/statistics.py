@@ -24,9 +24,9 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 MAX_PASSES = 1000
 # A buffer counts as constant at this distance from its limit, relative to its largest value.
 TOLERANCE = 1e-4
-# Lower limit of this largest value, because of rounding errors.
+# The distance is divided by at least this value, because of rounding errors.
 SMALLEST_SCALE = 1e-3
-# The changes of a buffer that only grows differ at most by this relative amount from pass to pass.
+# A buffer counts as a counter if its changes in two successive passes differ at most by this fraction of the change.
 GROWTH_TOLERANCE = 3e-5
 MAX_POWER_ITERATIONS = 1000
 # The power iteration ends when every entry of the unit vector changes by less than this.
@@ -42,7 +42,7 @@ class Unsettled(Exception):
 
 
 def is_norm(part: nn.Module) -> bool:
-    """Return True for a batch norm with running statistics and torch's forward."""
+    """Return True for a batch norm that has running statistics and uses torch's own `forward`."""
     if not isinstance(part, NORMS):
         return False
     return type(part).forward in {kind.forward for kind in NORMS} and part.track_running_stats
@@ -63,7 +63,7 @@ def part_sizes(count: int, batch: int) -> list[int]:
 def reestimate_statistics(
     module: nn.Module, x: Tree, *, batch: int = 512, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Estimate the buffers that training changes from the samples `x` [n, ...], as `reestimate_over` does.
+    """Estimate buffers, such as batch norm's statistics, from the samples `x` [n, ...], as `reestimate_over` does.
 
     Args:
         module: The module, which is changed in place.
@@ -82,7 +82,7 @@ def reestimate_statistics(
 def reestimate_over(
     module: nn.Module, parts: Parts, *, estimated: Collection[str] = (), read: Collection[str] = ()
 ) -> None:
-    """Set the buffers that training changes to the values that they would have after training on `parts`.
+    """Update the buffers of a module as training on `parts` would, without a change of the parameters.
 
     - Batch norms that train get the mean of the statistics of all batches, in one pass.
     - The `estimated` buffers start from their current values, and the batches run until they are constant. The result
@@ -137,7 +137,7 @@ def settle_spectral(module: nn.Module) -> None:
 
 
 def is_spectral(part: nn.Module) -> bool:
-    """Return True for a layer with the old `spectral_norm`, and for a parametrization by the new one."""
+    """Return True for a layer with the hook of torch's old `spectral_norm`, and for the module of the new version."""
     hooks = part._forward_pre_hooks.values()
     return type(part).__name__ == "_SpectralNorm" or any(isinstance(hook, SpectralNorm) for hook in hooks)
 
@@ -165,7 +165,7 @@ def _all_buffers(module: nn.Module) -> Buffers:
 def put_buffers(module: nn.Module, values: Buffers) -> None:
     """Set the module's buffers to these values, which may have other shapes.
 
-    A buffer of the same shape is written in place, because it may have further names.
+    A buffer of the same shape is written in place, because the module may have the same tensor under other names.
     """
     if not values:
         return
@@ -356,7 +356,7 @@ def _only_grows(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> bool:
 
 
 def _shrink_ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float:
-    """Return the ratio of a buffer's changes in two successive passes, or 0 if they do not shrink.
+    """Return the factor by which a buffer's change shrinks from one pass to the next; 0 if it does not shrink.
 
     Args:
         a: The buffer before the first pass.

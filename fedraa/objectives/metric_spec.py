@@ -1,4 +1,4 @@
-"""The metrics of a run, their better directions, and the main metric."""
+"""The metrics of a run, the main metric, and whether higher or lower values of a metric are better."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,8 +15,9 @@ PERSONAL = ("personal_mean", "personal_std", "personal_worst")
 class MetricSpec:
     """The metrics of a run, which are the columns of evals.csv.
 
-    The columns are `names`, the loss, statistics of `main` over clients (with `personal` also of personal models), and
-    the custom metrics `own`. Lower is better for the loss and the metrics in `less`, higher for all others.
+    The columns are the metrics `names`, the loss, statistics of the metric `main` over clients, and the custom metrics
+    `own`. If `personal` is True, there are also statistics of personal models. Lower values are better for the loss and
+    the metrics in `less`. Higher values are better for all other metrics.
     """
 
     names: tuple[str, ...] = ("accuracy",)
@@ -39,7 +40,7 @@ class MetricSpec:
         return (*self.names, "loss", *clients, *self.own)
 
     def better(self, name: str) -> Direction:
-        """Return the direction in which the metric `name` improves."""
+        """Return "min" if lower values of the metric `name` are better, otherwise "max"."""
         if name in ("client_mean", "client_worst", "personal_mean", "personal_worst"):
             name = self.main
         if name in ("loss", "client_std", "personal_std", *self.less):
@@ -51,7 +52,7 @@ class MetricSpec:
         return float(values.max() if self.better(self.main) == "max" else values.min())
 
     def described(self) -> dict[str, Any]:
-        """Return the fields for config.json, which lists custom metrics elsewhere."""
+        """Return all fields except `own` for config.json, which lists custom metrics under `metrics`."""
         return {name: value for name, value in asdict(self).items() if name != "own"}
 
 

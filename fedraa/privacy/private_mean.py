@@ -1,4 +1,4 @@
-"""The aggregator of private rounds, which adds noise to clipped deltas."""
+"""The aggregator of rounds with differential privacy. It clips deltas and adds noise."""
 
 from typing import ClassVar
 
@@ -15,7 +15,8 @@ class PrivateMean(Aggregator):
 
     Args:
         noisy_sum: Clips the deltas and draws the noise.
-        fixed: True to divide by the expected number of clients, False by the number that trained the coordinate.
+        fixed: True to divide by the expected number of clients. False to divide each coordinate by the number of
+            clients that trained it.
     """
 
     needs_reports: ClassVar[bool] = False

@@ -15,9 +15,9 @@ from fedraa.rundir.file_names import EVALS, EVENTS
 class Evaluations:
     """The evaluations of a run: at the start, after every `eval_every` updates, and at the end.
 
-    Evaluations run in parallel with training, and at most `max_pending_evals` are in progress. An `eval` line has the
-    time of the evaluated model, and it is written later. On the virtual clock, it is written when a further evaluation
-    would exceed the maximum. On the wall clock, it may be written earlier.
+    Evaluations run in parallel with training, and at most `max_pending_evals` are in progress. Therefore an `eval` line
+    is in the log after lines with later times. On the virtual clock, the line is written when a further evaluation
+    would exceed the maximum. On the wall clock, the line may be written earlier.
 
     Attributes:
         reached: The time at which a metric reached its target.
@@ -45,7 +45,7 @@ class Evaluations:
             self._started = step
 
     def before(self, line: Line) -> None:
-        """Check that no `eval` line is missing before this line, which has a different kind."""
+        """Check that no `eval` line is missing before `line`. Call this for each line that is not an `eval` line."""
         if self.ending and line.kind != "end":
             raise line.wrong("the run continues after an evaluation that is possible only at the end of a run")
         if len(self._pending) > self._max_pending_evals:

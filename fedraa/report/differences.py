@@ -26,7 +26,7 @@ def method_settings(method: Method) -> dict[str, str]:
 def flatten_description(name: str, value: object) -> dict[str, str]:
     """Return the values of a nested description as texts, by dotted name.
 
-    A component has the name of its class as text.
+    The text of a component is the name of its class.
     """
     if not isinstance(value, Mapping):
         return {name: value_text(value)}
@@ -44,8 +44,8 @@ def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.Dat
     Such a setting is omitted if all methods that have it have the same value.
 
     Args:
-        experiments: Pairs of a method's name and an experiment. If a method's experiments differ in a setting, its row
-            lists all values.
+        experiments: Pairs of a method's name and an experiment. If experiments of one method have different values, one
+            row has all of them, such as `0.1 or 0.2`.
     """
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
@@ -72,6 +72,6 @@ def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) ->
 
 
 def _sort_key(name: str) -> tuple[int, bool]:
-    """Return a key that sorts by the order of `AXES`, and each component before its settings."""
+    """Return a key that sorts names of settings in the order of `AXES`, each component before its own settings."""
     axis = name.partition(".")[0]
     return AXES.index(axis), "." in name

@@ -128,9 +128,10 @@ class Group:
 
 
 def load_groups(directories: Sequence[Path]) -> list[Group]:
-    """Return the runs in these directories or folders of runs, in groups.
+    """Return groups of runs. The runs of a group differ only in their seeds.
 
-    Raises InputError if a directory is not a run, has no evaluation yet, or occurs twice.
+    Each directory is a run directory or a folder of run directories. Raises InputError if a directory is not a run, has
+    no evaluation yet, or occurs twice.
     """
     runs = [Run(directory) for directory in chain.from_iterable(map(_find_runs, directories))]
     if not runs:
@@ -165,7 +166,7 @@ def runs_of(groups: Sequence[Group]) -> list[Run]:
 
 
 def _method_configuration(run: Run) -> str:
-    """Return the method's full configuration as text, so that 1 and 1.0 have equal texts."""
+    """Return the method's full configuration as a text. The numbers 1 and 1.0 are the same in this text."""
     method = dict(run.config["method"])
     submodel = method.get("submodel")
     # Automatic capacities may differ between seeds of one experiment, because the devices may differ.
@@ -222,7 +223,7 @@ def custom_metrics_of(summary: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def value_text(value: object) -> str:
-    """Return a JSON value on one line, in the form of the command line."""
+    """Return a JSON value as a text of one line. The values of a list are separated by spaces, and None is a dash."""
     if isinstance(value, list):
         return " ".join(map(value_text, value))
     if value is None:

@@ -70,7 +70,7 @@ def read_status(directory: Path) -> Status:
 
 
 def read_statuses(directory: Path) -> list[Status]:
-    """Return the status of all runs in a folder. If a run cannot be read, its state is the error."""
+    """Return the status of all runs in a folder. If a run cannot be read, its `state` has the error."""
     rows = []
     for path in runs_below(directory):
         try:
@@ -81,5 +81,5 @@ def read_statuses(directory: Path) -> list[Status]:
 
 
 def runs_below(directory: Path) -> list[Path]:
-    """Return the run directories in a folder, by name."""
+    """Return the run directories in a folder, sorted by name."""
     return sorted(path.parent for path in directory.glob(f"*/{CONFIG}"))

@@ -153,7 +153,7 @@ class Adaptive(ServerOptimizer):
         map_chunks(len(params), step_piece)
 
     def _second_moment(self, v: Vector, square: Vector) -> npt.NDArray[np.floating[Any]]:
-        """Return the new second moment for the old one and the squared delta."""
+        """Return the new second moment, computed from the old second moment `v` and the squared delta."""
         moment: npt.NDArray[np.floating[Any]]
         match self.rule:
             case "adam":

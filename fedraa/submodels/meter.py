@@ -134,13 +134,14 @@ def measure_step(module: nn.Module, example: Tree) -> Cost:
 def _convolution_backward_flops(
     grad_out: Sequence[int], x: Sequence[int], weight: Sequence[int], *options: Any, **_: object
 ) -> int:
-    """Return the FLOPs of the gradients of a convolution. The formula of torch ignores groups.
+    """Return the FLOPs of the gradients of a convolution. torch's own formula ignores groups.
 
     Args:
         grad_out: Shape of the result's gradient.
         x: Shape of the input.
         weight: Shape of the weight.
-        options: Sizes of the bias, stride, padding, dilation, transposed, output padding, groups and output mask.
+        options: The next arguments of `aten.convolution_backward`: bias_sizes, stride, padding, dilation, transposed,
+            output_padding, groups and output_mask.
     """
     transposed, output_mask = options[4], options[7]
     positions = x if transposed else grad_out
@@ -194,7 +195,7 @@ class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # After True, torch imports torch._dynamo, which takes a second.
+        # If this method returned True, torch would import torch._dynamo, which takes a second.
         return False
 
     def __torch_dispatch__(

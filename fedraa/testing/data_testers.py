@@ -35,12 +35,12 @@ EACH = "each sample independently"
 ALONE = "same row in any read"
 LABELS = "labels are those of the samples"
 ROWS = 20
-# The number of clients in a test of a function that returns the samples of one client.
+# If a data source is a function that returns the samples of one client, the test has this number of clients.
 MADE_CLIENTS = 4
 
 
 class TransformTester(Tester):
-    """A test of a transform with images, numbers or tokens. The first of these that it accepts is used."""
+    """A test of a transform with the first synthetic data set that it accepts: images, numbers or tokens."""
 
     covers: ClassVar[bool] = False
 
@@ -96,7 +96,7 @@ def transform_experiment(part: Any, experiment: Callable[[Any], Experiment]) -> 
 
 
 class DataTester(Tester):
-    """A test of a data source. It must return the same samples if they are read together or one by one."""
+    """A test of a data source. A row must have the same values in every read, with or without other rows."""
 
     covers: ClassVar[bool] = False
 
@@ -155,9 +155,10 @@ def make_data(source: object) -> Any:
 
 
 def open_samples(part: Any) -> Dataset | FederatedDataset:
-    """Return the samples of an object or a function.
+    """Return the samples of a data source, which is an object or a function.
 
-    A function either returns all samples or returns the samples of one client.
+    A function whose only required argument is a client's number returns the samples of this client. Any other function
+    returns all samples.
     """
     if isinstance(part, Dataset | FederatedDataset):
         return part

@@ -27,7 +27,10 @@ DESCENT_RATE = 0.05
 
 
 def first_task(objective: Objective) -> tuple[Task, Tensor]:
-    """Return the first learning task that the objective accepts, and its targets. If none fits, raise an error."""
+    """Return the first synthetic data set (a Task) that the objective accepts, and its targets.
+
+    Raises the error of the first data set if the objective accepts none.
+    """
     first: Exception | None = None
     for task in list_tasks():
         data = task.data
@@ -41,7 +44,7 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
             problem = describe_misfit(objective, torch.zeros(ROWS, *task.outputs), targets, classes)
             if problem is None:
                 return task, targets
-            raise InputError(objective.name, f"it does not accept the outputs of a model, which {problem}")
+            raise InputError(objective.name, f"it does not accept the outputs of a model: the model {problem}")
         # A user-defined objective may raise any exception.
         except Exception as error:
             first = first or error
@@ -50,13 +53,13 @@ def first_task(objective: Objective) -> tuple[Task, Tensor]:
 
 
 def objective_experiment(part: Objective, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return a small experiment with the first task that the objective accepts."""
+    """Return a small experiment on the first synthetic data set that the objective accepts."""
     task, _ = first_task(part)
     return SmallExperiment(experiment(part), task.data, task.model)
 
 
 class ObjectiveTester(Tester):
-    """A test of an objective with random outputs and the targets of the first task that it accepts."""
+    """A test of an objective with random outputs, and the targets of the first synthetic data set that it accepts."""
 
     covers: ClassVar[bool] = False
     further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)

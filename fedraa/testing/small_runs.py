@@ -85,7 +85,7 @@ def run_small_experiment(
         seed: The seed of the global generators of Python, NumPy and torch. A component must not use these generators.
         workers: 1 for one worker. A larger number gives two workers.
         pauses: The number of interruptions. After each, the run continues from a checkpoint with new objects.
-        events: The number of events of an uninterrupted run. Interruptions have equal distances.
+        events: The number of events of an uninterrupted run. The interruptions divide it into equal parts.
     """
     stops = [events * (number + 1) // (pauses + 1) for number in range(pauses)]
     with _seed_generators(seed), TemporaryDirectory() as folder:
@@ -189,7 +189,7 @@ def _one_worker(spec: RunSpec) -> LocalExecutor:
 
 
 def _make_trainer(spec: RunSpec) -> TaskTrainer:
-    """Return a trainer that shares no object with other trainers. Trainers of separate workers share none."""
+    """Return a trainer that shares no object with other trainers, like a trainer in a separate process."""
     return deepcopy(make_worker_spec(spec)).trainer("cpu")
 
 

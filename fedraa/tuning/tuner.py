@@ -86,8 +86,8 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     client's training samples. With a target, the best trial reaches it first on the run's clock. A field is tuned only
     for methods that have it.
 
-    Optuna suggests the values, and stops trials that are worse than the median. If the best of the first two thirds of
-    the trials is at an edge of the space, the other trials are in a wider space.
+    Optuna suggests the values, and stops a trial that is worse than the median of the finished trials. If the best of
+    the first two thirds of the trials is at an edge of the space, the last third uses a wider space.
 
         tuned = fedraa.tune(["fed-raa", "fedavg"], {"lr": "0.01:1:log"}, trials=12, time=4, jobs=2)
         fedraa.compare(["fed-raa", "fedavg"], time=8, terms="tuned", tuned=tuned.file)
@@ -231,7 +231,7 @@ class _Plan:
     def widen_parameter(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
         """Return a wider parameter, or None.
 
-        None means that the value is not at an edge, or that the method refuses the new end.
+        None means that the value is not at an edge of the range, or that the method refuses the new edge.
 
         Args:
             method: The name of the method.
@@ -292,7 +292,7 @@ def _refuse_fixed(space: Space, options: Section) -> None:
         value = chosen_value(options, name)
         default = Experiment.model_fields[name].default if name in Experiment.model_fields else None
         if value not in (None, default):
-            raise InputError(name, "it is also in the space", got=value, hint="give it once")
+            raise InputError(name, "it is also in the search space", got=value, hint="give it once")
 
 
 def _known_parameters(method: object, space: Space) -> dict[str, Parameter]:

@@ -32,7 +32,7 @@ LONG: tuple[Part, ...] = ("long", "long-untuned")
 TUNING_SEED = 1000
 # The duration of a long run, as a multiple of FedAvg's time (see `long_time`).
 LONG_RUN_FACTOR = 5
-# The maximum duration of a tuning trial, as a fraction of the horizon.
+# The maximum duration of a tuning trial, as a fraction of the time limit of a run (`horizon`).
 TRIAL_FRACTION = 0.6
 # fedraa cannot download this data set. The user puts its file into the folder of the data sets.
 CIFAR = "cifar10-subset"
@@ -49,7 +49,8 @@ class Race:
         data_dir: The folder of the datasets.
         seeds: The seeds of every entrant.
         jobs: The number of runs at the same time.
-        tuned_values: Tuned values of an earlier study by entrant. These entrants are not tuned again.
+        tuned_values: The tuned values of an earlier study, by the name of the entrant. These entrants are not tuned
+            again.
         recorded: The runs of an earlier study, which are not repeated.
     """
 
@@ -105,9 +106,9 @@ class Race:
         return self._recorded_values(entrant)
 
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
-        """Return the tuned values of an entrant's recorded runs; None without such runs.
+        """Return the tuned values that an entrant's recorded runs used; None if no tuned run is recorded.
 
-        Entrants named NAME-lent need these values, because the file of tuned values does not contain such entrants.
+        An entrant with a name such as `fedavg-lent` is not in the file of tuned values, so its values come from here.
         """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)
@@ -245,7 +246,7 @@ class Race:
 
 
 def _merge_values(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace fields of an experiment by tuned values, which are fields or paths in the method."""
+    """Return the fields of an experiment with tuned values. The keys of `values` are fields, or paths in the method."""
     return {**fields, **split_paths(values, fields.get("override", {}))}
 
 

@@ -1,4 +1,4 @@
-"""Small networks that replace a paper's networks at the sizes quick and standard."""
+"""Small networks. Studies of the sizes `quick` and `standard` use them in place of a paper's networks."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-# Channels are divided into 16 groups. A submodel has all channels of a group or none. 16 groups are enough for four
-# regions, and for ten clients.
+# Channels are divided into 16 groups. A submodel has all channels of a group or none. The studies divide a model into
+# four regions, or among ten clients, so 16 groups are enough.
 GROUPS = 16
 
 

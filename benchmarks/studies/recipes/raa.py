@@ -26,7 +26,7 @@ MNIST_NUMBERS = "The paper's numbers are for MNIST."
 DATASETS = (("digits",), ("mnist",), ("mnist", "cifar10", "cifar100"))
 HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
-# The runs are too short for the PruneFL paper's 50 rounds.
+# PruneFL's paper has 50 rounds between two mask updates. These runs are too short for that.
 REPRUNE_EVERY_3 = {"submodel.reprune_every": 3}
 FLEETS = Path(__file__).parents[2] / "fleets"
 LATENCIES = {"0.1": 1.6, "0.3": 3.2}
@@ -55,8 +55,8 @@ def _paper_values(time: float, accuracy: float) -> dict[str, float]:
     return {TIME.name: time, ACCURACY.name: accuracy}
 
 
-# Each method's fields, and the seconds to the target (Table 2) and final accuracies (Table 5) of MNIST, CIFAR-10 and
-# CIFAR-100.
+# Each method has its fields, and the paper's seconds to the target (Table 2) and final accuracies (Table 5) on MNIST,
+# CIFAR-10 and CIFAR-100.
 BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
     "fed-raa": (
         _raa_fields(),
@@ -112,7 +112,7 @@ def raa_baselines(scale: Scale) -> Study:
 
 
 def raa_own_time(scale: Scale) -> Study:
-    """Compare accuracies at three times each method's own time to the target, as in Table 5."""
+    """Compare the accuracies of methods, each after 3 times its own time to the target, as in Table 5 of the paper."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     in_flight = _raa_fields(scheduler="gre-raa(in_flight=True)")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
@@ -145,7 +145,7 @@ def raa_own_time(scale: Scale) -> Study:
 
 
 def raa_cut_layers(scale: Scale) -> Study:
-    """Compare Fed-RAA with all layers of a CNN cut, with one layer cut ("designated layers"), and FedAsync."""
+    """Compare FedAsync and two variants of Fed-RAA on a CNN: all layers are cut, or one layer ("designated layers")."""
     dataset = scale.pick_value("digits", "mnist", "cifar10")
     # "7" is the CNN's dense layer with 120 units.
     rows: dict[str, dict[str, Any]] = {
@@ -240,7 +240,7 @@ def raa_schedules(scale: Scale) -> Study:
 
 
 def raa_beta(scale: Scale) -> Study:
-    """Vary the fraction beta of slow devices in Fed-RAA from 10 to 90 %: Figures 5 and 7 to 9."""
+    """Vary the fraction beta of slow devices in Fed-RAA from 10 to 90 %: Figures 5 and 7 to 9 of the paper."""
     counts = scale.pick_value((3,), (3,), (2, 3, 4, 5))
     cells = []
     for dataset, fragments, beta in product(scale.pick_value(*DATASETS), counts, (0.1, 0.3, 0.5, 0.7, 0.9)):
@@ -263,7 +263,7 @@ def raa_beta(scale: Scale) -> Study:
 
 
 def raa_fragments(scale: Scale) -> Study:
-    """Vary the number of fragments of Fed-RAA from 2 to 5: Figure 6."""
+    """Vary the number of fragments of Fed-RAA from 2 to 5: Figure 6 of the paper."""
     cells = [
         Cell(f"M = {fragments}", _make_experiment(scale, dataset, **_raa_fields(fragments=fragments)), dataset)
         for dataset, fragments in product(scale.pick_value(*DATASETS), (2, 3, 4, 5))
@@ -316,7 +316,7 @@ def raa_in_flight(scale: Scale) -> Study:
 
 
 def raa_latency(scale: Scale) -> Study:
-    """Vary the number of fragments on devices with a fixed time per task (latency): Figure 6."""
+    """Vary the number of fragments on devices with a fixed time per task (latency): Figure 6 of the paper."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     schedulers = {"gre-raa": "gre-raa", "gre-raa, in flight": "gre-raa(in_flight=True)"}
     # Each latency has a fleet, and a factor by which its runs are longer than the runs without latency.

@@ -20,7 +20,7 @@ from fedraa.vectors.chunked import map_chunks
 
 Numbers = npt.NDArray[np.float64]
 Rows = Sequence[Vector]
-# With this number of clients, one attacker cannot decide the median.
+# With at least this number of clients, one attacker cannot decide the median.
 MIN_MAJORITY = 3
 
 
@@ -44,7 +44,8 @@ class Votes:
     def by_fragment(self) -> list[Rows]:
         """Return one list of rows per fixed fragment: the deltas of the clients that trained the fragment.
 
-        A row has NaN on coordinates that not all of them trained. Without fixed fragments, one list has all rows.
+        A row has NaN on the coordinates that one or more clients of its list did not train. Without fixed fragments,
+        one list has all rows.
         """
         numbers = sorted(set(chain.from_iterable(self.fragments)))
         if not numbers:
@@ -232,12 +233,12 @@ def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -
 def measure_rows(
     rows: Rows, centre: npt.NDArray[np.floating] | None = None, sent: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Return the norm of each row [n], and the fraction of the sent coordinates that it has [n].
+    """Return two values of each row: its norm [n], and its trained coordinates as a fraction of `sent` [n].
 
     Args:
-        rows: n rows [d].
-        sent: Number of coordinates that clients can send. None means d.
+        rows: n rows [d], with NaN on coordinates that the client did not train.
         centre: A vector [d] that is subtracted from each row. None means 0.
+        sent: Number of coordinates that clients can send. None means d.
     """
 
     def measure_piece(piece: slice) -> tuple[Numbers, Numbers]:

@@ -57,7 +57,7 @@ class Natural(Partitioner):
 
 
 def _shards_of_owners(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
-    """Return the rows of some clients, in ascending order.
+    """Return the rows of each client in `ids`. The rows of a client are in ascending order.
 
     Args:
         ids: The sorted ids of the clients.

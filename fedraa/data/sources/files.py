@@ -85,7 +85,7 @@ def read_csv(
 ) -> FederatedDataset:
     """Return the data in a table with a header.
 
-    Columns of numbers are features. A column of words becomes one feature of 0 and 1 per word.
+    Columns of numbers are features. A column of words becomes one feature per word, which is 0 or 1.
 
     Args:
         path: The file, with the delimiter `,`, `;`, tab or `|`. It may be compressed (`.gz`, `.bz2`, `.xz`).
@@ -216,7 +216,7 @@ def read_hugging_face(
     try:
         is_saved = Path(path).is_dir()
         table: Any = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path, name)
-    # The package can raise any exception.
+    # The package `datasets` can raise any exception.
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise InputError(path, f"it cannot be loaded ({reason})") from error
@@ -242,7 +242,7 @@ def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
     """Return the depth of all image paths: 3 for SPLIT/CLASS, 4 for SPLIT/CLIENT/CLASS.
 
     Raises:
-        InputError: The paths have another depth, or different ones.
+        InputError: A path has another depth, or two paths have different depths.
     """
     form = "all images in SPLIT/CLASS, or all in SPLIT/CLIENT/CLASS, with the splits train and test"
     first = paths[0].relative_to(root).parent

@@ -78,7 +78,7 @@ def read_numbers(words: Sequence[str], *, decimal_comma: bool = False) -> Array:
 
 
 def has_decimal_comma(words: Sequence[str]) -> bool:
-    """Return True if all texts are numbers with a decimal comma, and one is unambiguous, such as `3,14`."""
+    """Return True if all texts are numbers with a decimal comma, and at least one is unambiguous, such as `3,14`."""
     parts = [_split_word(word) for word in words if not is_missing(word)]
     if not parts or None in parts:
         return False
@@ -113,11 +113,11 @@ def _split_word(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Return the list with None in place of each number with an unaccepted unit.
+    """Return a copy of the list that has None in place of a number if its unit is not accepted.
 
     - A unit of letters is accepted only if all texts are numbers with this unit.
-    - A currency is also accepted if some texts have none.
-    - A percent sign is accepted only if most texts have one. Then numbers without it are not accepted.
+    - A currency is also accepted if some texts have no currency.
+    - A percent sign is accepted only if most texts have one. Then numbers without a percent sign are not accepted.
 
     Args:
         parts: The parts of each text; None for a text that is not a number.

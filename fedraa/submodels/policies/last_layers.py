@@ -13,7 +13,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, Submo
 
 
 class LayerAssignments:
-    """The assignments in which a client trains only the last layers of the model. They are cached.
+    """A cache of assignments. In an assignment a client trains only the last layers of the model, such as the last two.
 
     A layer is a module with its own parameters. The layer that the backward pass reaches first is the last layer.
     """
@@ -27,7 +27,10 @@ class LayerAssignments:
         self._assign = cache(self._make_assignment)
 
     def within(self, share: float) -> Assignment:
-        """Return the assignment with the most last layers that a fraction of the model's FLOPs allows, at least one."""
+        """Return the assignment with the largest number of layers that costs at most `share` of the model's FLOPs.
+
+        It has at least one layer, even if this layer costs more.
+        """
         total = len(self._layers)
         limit = share * self._work(total)
         return self._assign(max(1, bisect_right(range(1, total + 1), limit, key=self._work)))
@@ -61,8 +64,8 @@ class LayerAssignments:
 class LastLayers(WithCapacities):
     """SALF: a client trains only the last layers. It runs the whole forward pass, but only a part of the backward pass.
 
-    The capacity of a client limits the number of these layers. A client always trains at least one. With capacities
-    auto, the deadline is the time in which the fastest device trains the whole model.
+    The capacity of a client limits the number of these layers. A client always trains at least one layer. If
+    `capacities` is auto, the deadline is the time in which the fastest device trains the whole model.
 
     Attributes:
         capacities: The fraction of the model's FLOPs that each client can compute before the deadline.
