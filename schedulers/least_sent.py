@@ -7,6 +7,6 @@ from schedulers.greedy import GreRAA
 
 @dataclass
 class LeastSent(GreRAA):
-    """Gre-RAA with `in_flight`: it chooses the feasible fragment that was sent least often."""
+    """Gre-RAA by sent tasks, not by applied updates: it chooses the feasible fragment that was sent least often."""
 
     in_flight: bool = True

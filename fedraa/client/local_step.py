@@ -41,7 +41,7 @@ from fedraa.messages import Task, Vector
 from fedraa.submodels import view_as_tensor
 
 Penalty = Callable[[], Tensor]
-# Names of buffers that the server sends with a task for gradient transforms.
+# Names of the buffers for gradient transforms that the server sends with a task.
 BLENDED = ("control", "momentum")
 
 
@@ -95,14 +95,14 @@ class LocalStep:
         steps: int = 1,
         bf16: bool = False,
     ) -> None:
-        """Load the task's weights into the model, and create its gradient transforms and optimizer.
+        """Load the task's weights into the model, and create the task's gradient transforms and optimizer.
 
         Args:
             local: The settings of local training.
             components: The compressor, the optimizer and the custom gradient transforms.
             model: The module to train.
             task: The task, or one task that stands for several.
-            labels: The labels of each client: one array for a single task.
+            labels: An array of labels for each client. A single task has one array.
             device: Device of the model.
             steps: Number of local steps of the task. The learning rate may depend on it.
             bf16: True to compute the forward pass in bfloat16.
@@ -151,7 +151,7 @@ class LocalStep:
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
         """Return local steps on the same module with a new optimizer for a second model.
 
-        They use neither SAM nor the server's control variate or momentum.
+        The new local steps use neither SAM nor the server's control variate or momentum.
 
         Args:
             received: The received weights [k].
@@ -293,7 +293,7 @@ class LocalStep:
                 self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Return the mean loss of a minibatch, with the changes of the logits that LocalTraining describes."""
+        """Return the mean loss of a minibatch, after the changes of the logits that LocalTraining describes."""
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
                 result = self.model.forward(inputs)

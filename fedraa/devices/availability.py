@@ -20,8 +20,8 @@ class Availability:
     A device that becomes unavailable continues its task when it is available again. Work is delayed, but never lost.
 
     Attributes:
-        spans: For each client, ascending spans (start, end) on the run's clock, without the time `end`. A client
-            without an entry is always available.
+        spans: For each client, ascending spans (start, end) on the run's clock. The device is available from `start`
+            until just before `end`. A client without an entry is always available.
         period: The time after which the spans repeat, such as a day. Without a period, a device is never available
             after its last span.
         periods: For some clients, a period that replaces `period`.

@@ -1,4 +1,4 @@
-"""The personal model of one client, as a module that takes unscaled inputs like the data set's."""
+"""The personal model of one client, as a module. Its inputs are the data set's, without scaling."""
 
 import os
 from collections.abc import Callable

@@ -54,7 +54,7 @@ class Metric(ABC):
 
 @dataclass(frozen=True)
 class NamedMetric:
-    """A metric with its name and its better direction."""
+    """A metric with its name. Larger values are better if `better` is `max`, smaller values if it is `min`."""
 
     name: str
     function: Callable[[Tensor, Tensor], Tensor]

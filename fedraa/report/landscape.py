@@ -83,8 +83,8 @@ def measure_surface(
         module: The model in evaluation mode.
         x: The inputs.
         y: The labels.
-        radius: Half of the side of the square, in units of the model's filters.
-        points: The points per direction.
+        radius: Half of the side of the square. A step of length 1 changes each filter by a vector of the filter's norm.
+        points: Number of points in each direction.
         seed: The seed of the directions.
     """
     generator = torch.Generator().manual_seed(seed)

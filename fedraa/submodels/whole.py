@@ -56,7 +56,7 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
-    """Return the traced module with `by_piece` set. It is False if early updates of parameters change gradients.
+    """Return the traced module. Set `by_piece` to False if an early update of a parameter changes other gradients.
 
     Args:
         traced: The traced module.

@@ -25,7 +25,7 @@ class Findings:
         return not self.failures
 
     def record(self, requirement: str, failure: str | None) -> bool:
-        """Record a requirement and its failure. None means that the component meets it. Return True in this case."""
+        """Record a requirement, and the failure to meet it or None. Return True if there is no failure."""
         if failure is None:
             self.lines.append((requirement, HELD))
             return True

@@ -68,7 +68,7 @@ class DistanceRule(RobustAggregator):
         return np.asarray(np.divide(total, count, out=np.full(self._size, np.nan), where=count > 0))
 
     def _combine_fragment(self, rows: Rows) -> Numbers:
-        """Return the combined delta [d] of the rows of one fragment. Without fixed fragments, these are all rows."""
+        """Return the combined delta [d] of the rows of one fragment, or of all rows if there are no fixed fragments."""
         if len(rows) >= self.min_clients:
             selected = self.select(square_distances(rows))
             if selected:

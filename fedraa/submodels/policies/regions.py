@@ -189,12 +189,12 @@ class RegionSchedule(SubmodelPolicy):
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:
-    """Draw `count` regions of each width group. Return a mask of the weights between the units of these regions.
+    """Draw `count` regions of units in each width group. Return a mask of the weights that connect drawn units.
 
     Args:
         traced: The traced model.
         parts: Number of regions in each group.
-        count: Number of regions in the mask.
+        count: Number of regions to draw in each group.
         rng: Source of random numbers.
     """
     cut = indices.make_blocks(traced, parts)
