@@ -128,7 +128,7 @@ class LocalStep:
             self._apply_mask(model.weights)
         self._anchor = model.weights
         if local.prox_mu or local.transforms or not self._compressor.lossless:
-            # Without a mask, the anchor is a view of the task's buffer. On a CPU this copies nothing.
+            # Without a mask, the anchor (the received weights) is a view of the task's buffer, without a copy on a CPU.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
         self.embeddings = find_adam_embeddings(local, components.optimizer, model.module)
@@ -143,7 +143,7 @@ class LocalStep:
     def received_buffer(self, buffer: Vector) -> Tensor:
         """Return a copy of a task's buffer [k] on the model's device.
 
-        The values outside of the task's mask are 0. A task with `keeps_rest` keeps all values.
+        Values outside of the task's mask are set to 0, unless the task has `keeps_rest`.
         """
         received = torch.tensor(buffer, device=self.model.weights.device)
         return received if self._keeps_rest else self._apply_mask(received)
@@ -203,7 +203,7 @@ class LocalStep:
 
         Args:
             rng: The random generator of the compressor for this client and task.
-            row: The row of the task in a stack; `...` for a single task.
+            row: The row of the task if the buffers hold several tasks; `...` for a single task.
             personal: A mask [k] of coordinates that the client does not send; None if it sends all.
             kept: The client's values of error feedback [k], changed in place; None without error feedback.
         """

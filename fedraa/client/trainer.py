@@ -171,7 +171,7 @@ class Trainer:
         params = copy_to_numpy(model.weights)
         arrays = {name: tensor.cpu().numpy() for name, tensor in extras.items()}
         if personal is not None:
-            # The update returns the received values of personal layers, so that the global model keeps them.
+            # The update returns personal layers as received, so that these layers of the global model do not change.
             arrays[PERSONAL_LAYERS.key] = params[personal]
             params[personal] = received[personal]
         return Update(

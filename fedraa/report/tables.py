@@ -122,7 +122,7 @@ class Metric:
 
 
 def metric_heading(name: str) -> str:
-    """Return the name of a metric as the page shows it."""
+    """Return the name of a metric as the report shows it, with spaces for underscores."""
     return name.replace("_", " ")
 
 

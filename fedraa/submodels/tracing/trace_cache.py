@@ -170,7 +170,7 @@ class _Shapes(pickle.Pickler):
 
 
 def _entry_name(module: nn.Module, example: Tree) -> str | None:
-    """Return the name of a module's cache file, or None if the module cannot be pickled."""
+    """Return the name of a module's cache file without `.json`, or None if the module or a rule cannot be digested."""
     custom_rules = described_rules()
     if custom_rules is None:
         return None
