@@ -1,7 +1,7 @@
 """Transfer of the user's classes and functions to the processes of a cluster.
 
 A private cluster imports the user's modules from the driver's folders. Other clusters do not have these modules. For
-them, the user's classes and functions are pickled by value, like those of scripts and notebooks.
+those clusters, the user's classes and functions are pickled by value, like those of scripts and notebooks.
 """
 
 import io

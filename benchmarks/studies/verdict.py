@@ -217,7 +217,7 @@ def _compare_lines(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, floa
 def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float, float]:
     """Return the mean, half of the width of its interval, and the p-value of Student's paired test.
 
-    The values are the differences x - y. If `ratio` is True, they are the logarithms of x / y.
+    The mean is that of the differences x - y or, if `ratio` is True, of the logarithms of x / y.
     """
     gaps = np.log(x / y) if ratio else x - y
     error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))

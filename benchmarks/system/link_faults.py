@@ -254,7 +254,7 @@ def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
 
 
 def _cut_link(link: Link, seconds: float, process: "subprocess.Popen[bytes]", out: Path) -> float:
-    """Cut the link after some `commit` lines of the log. Return the seconds from the cut's end to the next line."""
+    """Cut the link after some `commit` log lines. Return the seconds from the cut's end to the next `commit` line."""
     _await(lambda: _count_commits(out) >= COMMITS_BEFORE_CUT, process, START_S)
     with link.cut() if seconds else nullcontext():
         time.sleep(seconds)

@@ -221,7 +221,7 @@ def _limit_fields(method: str) -> dict[str, int]:
 
 
 def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Return a function that executes a run with these fields. Fields get the names in the imported version."""
+    """Return a function that executes a run with these fields. An older fedraa gets the old names of fields."""
     import fedraa as fl
 
     known = fl.Experiment.model_fields

@@ -41,7 +41,7 @@ from fedraa.messages import Task, Vector
 from fedraa.submodels import view_as_tensor
 
 Penalty = Callable[[], Tensor]
-# Names of the buffers for gradient transforms that the server sends with a task.
+# Names of buffers that the server sends with a task. Gradient transforms use them.
 BLENDED = ("control", "momentum")
 
 

@@ -1,4 +1,4 @@
-"""The personal model of one client, as a module. Its inputs are the data set's, without scaling."""
+"""The personal model of one client, as a module. It takes inputs as they are in the data set, without scaling."""
 
 import os
 from collections.abc import Callable

@@ -83,7 +83,7 @@ def measure_surface(
         module: The model in evaluation mode.
         x: The inputs.
         y: The labels.
-        radius: Half of the side of the square. A step of length 1 changes each filter by a vector of the filter's norm.
+        radius: Half of the side of the square. At length 1, the change of a filter has the norm of the filter.
         points: Number of points in each direction.
         seed: The seed of the directions.
     """

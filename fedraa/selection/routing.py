@@ -99,7 +99,7 @@ def analyze_queues(probabilities: Floats, rates: Floats, tasks: int) -> tuple[fl
     Args:
         probabilities: The probability with which a task goes to each client [N].
         rates: Number of tasks that each client finishes per unit of time while it trains [N].
-        tasks: Number of tasks at all clients together.
+        tasks: Number of tasks that the clients have at the same time, all together.
     """
     queues = before = np.zeros(len(rates))
     throughput = 0.0

@@ -25,7 +25,7 @@ class Findings:
         return not self.failures
 
     def record(self, requirement: str, failure: str | None) -> bool:
-        """Record a requirement, and the failure to meet it or None. Return True if there is no failure."""
+        """Record a requirement. Return True if the component meets the requirement: `failure` is then None."""
         if failure is None:
             self.lines.append((requirement, HELD))
             return True

@@ -122,7 +122,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 
 
 def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
-    """Return, for each layer, the number of output positions of one sample, such as the pixels of a convolution."""
+    """Return, for each layer, the number of output positions of one sample, such as pixels."""
     module = traced.make_skeleton(traced.widths(traced.full())).eval()
     samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}
