@@ -91,7 +91,7 @@ class AttackPlan:
 
     Attributes:
         attack: The attack.
-        attackers: The numbers of the attackers.
+        attackers: The client numbers of the attackers.
         seed: Seed of the run.
     """
 

@@ -47,7 +47,7 @@ def label_concentration(counts: Counts) -> npt.NDArray[np.float64]:
 
 
 def data_table(data: Federated, partition: object) -> Table:
-    """Return a table with a row per client, or for some of many clients.
+    """Return a table with a row per client, or with rows for some clients if there are over `MAX_CLIENTS`.
 
     The columns are the numbers of training and test samples, the number of different labels, the fraction of the most
     frequent label (`top`), and the samples of each of at most `MAX_CLASSES` labels.

@@ -231,7 +231,7 @@ class LocalStep:
         return arrived
 
     def optimizer_state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
-        """Return the optimizer's state of one task by buffer name. It is empty if the client does not keep it."""
+        """Return the optimizer's state of one task by buffer name. If clients keep no state, return an empty dict."""
         if self.settings.optimizer_state != "keep":
             return {}
         return self._optimizer.state(row)

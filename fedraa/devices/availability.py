@@ -94,12 +94,12 @@ class Availability:
 
 @dataclass(frozen=True)
 class Daily:
-    """The rule that each device is available once per period with the same duration.
+    """The rule that each device is available once per period, for the same time in each period.
 
     Attributes:
         share: The share of each period in which a device is available.
         period: The length of a period, such as a day.
-        seed: The seed of the random time in the period at which each device becomes available.
+        seed: The seed of the random times. Each device becomes available at one random time in the period.
     """
 
     share: float

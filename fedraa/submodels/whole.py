@@ -26,7 +26,7 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 
 
 def take_whole(module: nn.Module, example: Tree) -> Traced:
-    """Return a module as a Traced object without width groups. It is never cut.
+    """Return a module as a Traced object without width groups. Such a module is never cut.
 
     Args:
         module: Any module. The result has a copy of it on the CPU. The copy of a large module shares its memory.

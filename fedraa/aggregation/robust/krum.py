@@ -40,7 +40,7 @@ from fedraa.vectors.chunked import map_chunks
 
 @dataclass
 class DistanceRule(RobustAggregator):
-    """A rule that selects clients by the distances between their deltas, and combines their deltas.
+    """A rule that selects clients by the distances between their deltas, and combines the deltas of these clients.
 
     Attributes:
         attackers: The number of attackers that the rule withstands, f.
