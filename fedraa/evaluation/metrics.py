@@ -111,7 +111,7 @@ def _make_named(part: object) -> NamedMetric:
         )
     better: Direction = getattr(component, "better", "max")
     if better not in ("max", "min"):
-        raise InputError("metrics.better", f"the metric {name} has a wrong direction", got=better, expected="max or min")
+        raise InputError("metrics.better", f"metric {name} has a wrong direction", got=better, expected="max or min")
     return NamedMetric(str(name), function, better)
 
 
