@@ -276,7 +276,7 @@ class _Probe:
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Pass one batch through the model repeatedly. Return the changed buffers, and the subset that evaluation reads.
+        """Pass one batch through the model repeatedly. Return the changed buffers and the subset that evaluation reads.
 
         Raise InputError if a buffer does not converge, or if evaluation reads a buffer that the passes never change.
         """
