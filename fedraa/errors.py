@@ -53,7 +53,7 @@ class StructuredError(Exception):
 
     @property
     def text(self) -> str:
-        """Return the sentence without the field."""
+        """Return the message without the field at its start."""
         return str(self).removeprefix(f"{self.field}: ")
 
     def with_field(self, field: str) -> Self:
@@ -242,7 +242,7 @@ def _array_text(value: Any) -> str:
 
 
 def _collection_text(value: Any) -> str:
-    """Return a short collection of plain items, or the number of items of another collection."""
+    """Return the text of a short collection of plain items, or the type and size of any other collection."""
     items = list(value)
     noun = "items"
     if isinstance(value, Mapping):
@@ -268,7 +268,7 @@ def _is_plain(item: object) -> bool:
 
 
 def _object_text(value: Any) -> str:
-    """Describe an object by its type, a table also by its shape, and a data set by its `repr`."""
+    """Return the type of an object. For a table, also return its shape. For a data set, return its `repr` instead."""
     kind = type(value).__name__
     if kind in ("Dataset", "FederatedDataset", "Federated") and type(value).__module__.startswith("fedraa."):
         return f"a {value!r}"

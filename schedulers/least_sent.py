@@ -7,6 +7,6 @@ from schedulers.greedy import GreRAA
 
 @dataclass
 class LeastSent(GreRAA):
-    """Gre-RAA with `in_flight`: it chooses the feasible fragment that was sent least often."""
+    """A variant of Gre-RAA: it chooses the feasible fragment that was sent least often, not the least updated one."""
 
     in_flight: bool = True

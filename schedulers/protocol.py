@@ -71,7 +71,7 @@ class Scheduler(ABC):
         """
 
     def plan(self, costs: Costs, bound: float) -> None:
-        """Prepare for later choices, before the first choice and whenever the costs change.
+        """Prepare for later choices. The server calls this before the first choice and whenever the costs change.
 
         Args:
             costs: The cost of a task of client n on fragment j [N, M], in time units.

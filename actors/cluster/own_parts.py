@@ -1,7 +1,7 @@
 """Transfer of the user's classes and functions to the processes of a cluster.
 
-A private cluster imports the user's modules from the driver's folders. Other clusters do not have these modules. Their
-classes and functions are therefore pickled by value, like those of scripts and notebooks.
+A private cluster imports the user's modules from the driver's folders. Other clusters do not have these modules. For
+those clusters, the user's classes and functions are pickled by value, like those of scripts and notebooks.
 """
 
 import io
@@ -74,7 +74,7 @@ def carry_by_value(parts: Iterable[object]) -> None:
         new = finder.modules.keys() - registry.list_registry_pickle_by_value()
         if not new:
             return
-        # Modules that these modules use are found when the loop runs again.
+        # The next pass of the loop finds the modules that the new modules use.
         for name in new:
             registry.register_pickle_by_value(finder.modules[name])
 
@@ -96,7 +96,7 @@ def share_import_paths() -> Iterator[None]:
 
 
 class _Finder(cloudpickle.CloudPickler):
-    """A pickler that collects the user's modules. Without `carry_by_value` they would be pickled by reference.
+    """A pickler that collects the user's modules, which cloudpickle would pickle by reference without `carry_by_value`.
 
     Attributes:
         modules: The modules by name.

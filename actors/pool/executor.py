@@ -38,7 +38,7 @@ from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.errors import RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
-# A worker is not replaced after MAX_DEATHS deaths without a finished call.
+# A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
 MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
@@ -51,10 +51,11 @@ class RayExecutor:
     """An executor that trains tasks on worker actors.
 
     Responsibilities:
-      - It starts the workers of every worker group. - It puts the tasks of client n into the queue of worker group
-      `group_of[n]`. Any worker of this group trains them. - It replaces a worker that dies, hangs or freezes. Other
-      workers get its waiting calls. - If a call with several tasks fails, it sends each task again in a separate call.
-      - It does not replace a worker after `MAX_DEATHS` failures. A group without a worker raises RunFailed.
+      - It starts the workers of every worker group.
+      - It puts the tasks of client n into the queue of worker group `group_of[n]`. Any worker of the group trains them.
+      - It replaces a worker that dies, hangs or freezes. Other workers get its waiting calls.
+      - If a call with several tasks fails, it sends each task again in a separate call.
+      - It does not replace a worker after `MAX_DEATHS` deaths in a row. A group without a worker raises RunFailed.
 
     Args:
         worker_spec: The reference of the WorkerSpec.
@@ -256,7 +257,7 @@ class RayExecutor:
         return float(int(samples) * task.size)
 
     def _end_call(self, call: Call) -> None:
-        """Handle a call that ended with a result, an error of the method, or the worker's death."""
+        """Handle a call that ended with a result, an exception of the called method, or the worker's death."""
         handle = call.handle
         result = wrong = None
         of_client = False
@@ -269,7 +270,7 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # The worker has died. Its first call was in progress or has succeeded, so that call is handled first.
+            # The worker died during its first call, or after that call succeeded. So that call is handled first.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:
@@ -289,9 +290,10 @@ class RayExecutor:
         self._deliver_outcome(call, result, wrong, of_client=of_client)
 
     def _continue_startup(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """Mark a worker as ready, or first request its data from the data host.
+        """Continue the start of a worker after its first answer, or after the answer of its data host.
 
-        `answer` is the id of the worker's node, or the data that the data host has loaded.
+        The first answer is the id of the worker's node. With data hosts, the worker's data are then requested from the
+        host on this node. The answer of a data host is the loaded data, with which the worker is ready.
         """
         if isinstance(answer, Blocks):
             handle.blocks = answer

@@ -105,13 +105,13 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
 
 
 def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
-    """Return the study with equal hyperparameters, those of the papers, or tuned ones, as `fedraa compare --terms`.
+    """Return the study with the hyperparameters that `fedraa compare --terms` would set.
 
-    With equal terms, fields that the study sets keep their values.
+    With the terms `equal`, fields that the study sets keep their values.
 
     Args:
         study: The study.
-        terms: The source of the hyperparameters; None returns the study unchanged.
+        terms: The source of the hyperparameters: `equal`, `paper` or `tuned`. None returns the study unchanged.
         tuned: The file of tuned values if the terms are `tuned`.
     """
     values = read_tuned(tuned) if tuned else None

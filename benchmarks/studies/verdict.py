@@ -1,6 +1,6 @@
 """The verdict on a claim that one number is better than another, by a significance test.
 
-All pages use the same test.
+All pages with results of studies use this test.
 """
 
 import math
@@ -38,7 +38,8 @@ VERDICTS = (
     CANNOT_TELL_NOT_REACHED,
     NOT_RUN,
 )
-# If a paper gives no numbers, its advantage is assumed to be RESOLVED_POINTS percentage points, or RESOLVED_RATIO.
+# If a paper gives no numbers, the claimed advantage is assumed to be RESOLVED_POINTS percentage points, or the ratio
+# RESOLVED_RATIO.
 RESOLVED_POINTS, RESOLVED_RATIO = 4.0, 1.44
 
 
@@ -128,7 +129,7 @@ class Advantage:
 
     @property
     def text(self) -> str:
-        """Both numbers, the advantage and its interval."""
+        """A text with the names and means of both rows, the advantage and its interval."""
         a, b = map(_number_text, self.means)
         numbers = f"{self.names[0]} {a}, {self.names[1]} {b}"
         if not all(map(math.isfinite, (self.mean, self.low, self.high))):
@@ -214,9 +215,9 @@ def _compare_lines(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, floa
 
 
 def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, ratio: bool) -> tuple[float, float, float]:
-    """Return the mean, half of its interval, and the p-value of Student's paired test.
+    """Return the mean, half of the width of its interval, and the p-value of Student's paired test.
 
-    The test is of the differences x - y, or of the logarithms of the ratios x / y.
+    The mean is that of the differences x - y or, if `ratio` is True, of the logarithms of x / y.
     """
     gaps = np.log(x / y) if ratio else x - y
     error = float(gaps.std(ddof=1)) / math.sqrt(len(gaps))
@@ -224,7 +225,7 @@ def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, rati
 
 
 def _student(middle: float, error: float, freedom: float) -> tuple[float, float, float]:
-    """Return an estimate, half of its interval, and the p-value of the hypothesis that it is 0.
+    """Return an estimate, half of the width of its interval, and the p-value of the hypothesis that it is 0.
 
     If the standard error is 0, the p-value is 0, or NaN if the estimate is also 0.
 
@@ -245,10 +246,10 @@ def never_reached(line: Line) -> bool:
 
 
 def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
-    """Compare times to a target that some runs missed. Return the mean, the interval and the p-value.
+    """Compare times to a target that some runs missed. Return the advantage, the ends of its interval and its p-value.
 
-    If all seeds of one row reached the target and no seed of the other row did, the mean is infinite, and the p-value
-    is from Fisher's exact test. Otherwise the mean is unknown (NaN).
+    If all seeds of one row reached the target and no seed of the other row did, the advantage is infinite, and the
+    p-value is from Fisher's exact test. Otherwise the advantage is unknown (NaN).
     """
     never = [never_reached(line) for line in (a, b)]
     always = [math.isfinite(line.mean) for line in (a, b)]
@@ -261,10 +262,10 @@ def _compare_reached(a: Line, b: Line) -> tuple[float, float, float, float]:
 
 
 def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
-    """Return the difference of the means, half of its interval, and the p-value of Welch's test.
+    """Return the difference of the means, half of the width of its interval, and the p-value of Welch's test.
 
-    If `ratio` is True, the logarithms of the means are compared (delta method). Half interval and p-value are NaN if a
-    variance is unknown.
+    If `ratio` is True, the logarithms of the means are compared (delta method). If a variance is unknown, the width and
+    the p-value are NaN.
     """
     middle = math.log(a.mean / b.mean) if ratio else a.mean - b.mean
     if a.n == b.n == 1:
@@ -284,9 +285,9 @@ def _welch_test(a: Line, b: Line, *, ratio: bool) -> tuple[float, float, float]:
 def exclude_weak(comparisons: Sequence[Advantage]) -> list[Advantage]:
     """Return the comparisons that can confirm or contradict a claim.
 
-    Weak comparisons are omitted: their numbers can hardly differ (see `Advantage.weak`). There is one exception. If a
-    weak comparison excludes equality, all comparisons of its column stay. To keep only the significant ones would
-    confirm any claim.
+    Weak comparisons are omitted, because their numbers can hardly differ (see `Advantage.weak`). There is one
+    exception: if the interval of a weak comparison excludes equality, all weak comparisons of the same column stay. To
+    keep only the significant ones would select comparisons by their results.
     """
     differing = {comparison.where for comparison in comparisons if comparison.weak and comparison.decides}
     return [comparison for comparison in comparisons if not comparison.weak or comparison.where in differing]
@@ -329,8 +330,8 @@ def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return the p-values of several claims after Holm's correction. None stays None.
 
-    The k-th smallest of m values (k from 0) is multiplied by m - k. If a smaller value has a larger result, the result
-    is raised to it.
+    The k-th smallest of m values (k from 0) is multiplied by m - k, up to 1. A result below that of a smaller value is
+    raised to the result of the smaller value.
     """
     known = {number: p for number, p in enumerate(p_values) if p is not None}
     order = sorted(known, key=known.__getitem__)

@@ -56,7 +56,7 @@ def count_trials() -> list[Count]:
 
 
 def _count_runs(command: str, kind: str, rows: Iterable[chaos_matrix.Row | faults.Row | link_faults.Row]) -> Count:
-    """Return the count of a table with one row per run."""
+    """Count the trials, wrong results, and lost and doubled tasks of a table with one row per run."""
     runs = list(rows)
     return Count(
         command,

@@ -79,7 +79,7 @@ class Row:
     """The result of a run.
 
     Attributes:
-        commands: The number of commands until the run's end.
+        commands: The number of commands that it took to end the run: one, and one for each resume.
         silence: The seconds from the end of the cut to the next commit.
         last_line: The last line of the run's output.
     """
@@ -254,7 +254,7 @@ def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
 
 
 def _cut_link(link: Link, seconds: float, process: "subprocess.Popen[bytes]", out: Path) -> float:
-    """Cut the link after some commits, and return the seconds from the cut's end to the next commit."""
+    """Cut the link after some `commit` log lines. Return the seconds from the cut's end to the next `commit` line."""
     _await(lambda: _count_commits(out) >= COMMITS_BEFORE_CUT, process, START_S)
     with link.cut() if seconds else nullcontext():
         time.sleep(seconds)

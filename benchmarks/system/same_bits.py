@@ -75,7 +75,7 @@ def _checkout_base(base: str) -> Iterator[Path]:
             text=True,
         )
         if added.returncode:
-            # The import is here, because the base may not have this error.
+            # The import is here, because the base commit may lack this class.
             from fedraa.errors import InputError
 
             raise InputError("base", got=base, expected=f"a commit of this repository ({added.stderr.strip()})")
@@ -101,7 +101,7 @@ def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Dig
         digests[name] = values
         sys.stderr.write(f"{label}: {len(digests)} {name}\n")
     if process.wait():
-        # The import is here, because the base may not have this error.
+        # The import is here, because the base commit may lack this class.
         from fedraa.errors import InputError
 
         raise InputError("same_bits", f"the experiments of {label} ended with exit code {process.returncode}")
@@ -144,7 +144,7 @@ def _hash_lines(lines: list[str]) -> str:
 
 
 def _list_experiments() -> dict[str, Callable[[Path], object]]:
-    """Return, by the name of each run, a function that executes it in a directory."""
+    """Return the runs by name. Each is a function that executes the run in a directory."""
     options: dict[str, dict[str, Any]] = {
         "concurrency": {"method": "fedbuff", "concurrency": 3},
         "failing-client": {"method": "fed-raa", "client_retries": 2, "allow_nan": True, "dataset": _with_nan()},
@@ -221,7 +221,7 @@ def _limit_fields(method: str) -> dict[str, int]:
 
 
 def _plain_run(fields: Mapping[str, Any]) -> Callable[[Path], object]:
-    """Return a function that executes a run with these fields. In the base, the fields may have older names."""
+    """Return a function that executes a run with these fields. An older fedraa gets the old names of fields."""
     import fedraa as fl
 
     known = fl.Experiment.model_fields

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
-# The request number and flags that create a TUN device. A program handles the packets of such a device.
+# The ioctl request and flags that create a TUN device, a network interface whose packets a program handles.
 TUNSETIFF = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 MTU = 1500

@@ -49,10 +49,10 @@ class ALIE(Attack):
 
 
 def paper_z(clients: int, attackers: int) -> float:
-    """Return the paper's z.
+    """Return the z of ALIE's paper, which lets the attackers hide among the honest clients.
 
-    Some honest clients are farther from the mean than z standard deviations. Together with the attackers they form a
-    majority.
+    If deltas are normally distributed, just enough honest deltas are more than z standard deviations below the mean to
+    form a majority together with the attackers' deltas.
     """
     honest = clients - attackers
     supporters = max(1, clients // 2 + 1 - attackers)
@@ -64,7 +64,7 @@ def paper_z(clients: int, attackers: int) -> float:
 def mean_and_std(block: Numbers) -> tuple[Numbers, Numbers]:
     """Return the mean [k] and the sample standard deviation [k] of each column of a chunk [n, k].
 
-    NaN values are ignored. Both results are NaN for a column with fewer than two other values.
+    NaN values are ignored. Both results are NaN for a column in which fewer than two values are not NaN.
     """
     counts = count_rows(block)
     enough = counts >= 2

@@ -72,7 +72,7 @@ class Attack:
         return delta
 
     def collude(self, rows: Rows, clients: int, attackers: int) -> Numbers:
-        """Return the delta [d] that all attackers send. On NaN coordinates each attacker sends its own value.
+        """Return the delta [d] that all attackers send. Where it is NaN, each attacker sends its own value.
 
         Args:
             rows: The deltas that the attackers see: arrays [d], with NaN on coordinates that a client did not train.
@@ -91,7 +91,7 @@ class AttackPlan:
 
     Attributes:
         attack: The attack.
-        attackers: The numbers of the attackers.
+        attackers: The client numbers of the attackers.
         seed: Seed of the run.
     """
 

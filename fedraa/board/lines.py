@@ -11,7 +11,7 @@ from fedraa.reading import open_regular_file
 CHUNK_BYTES = 1 << 18
 # The maximum length of a line in bytes.
 MAX_LINE_BYTES = 1 << 26
-# The reader compares this number of bytes before its position. If they are equal, the file was only extended.
+# The reader keeps this number of bytes before its position. If the file still has these bytes, it was only extended.
 COMPARED_BYTES = 256
 
 
@@ -72,7 +72,7 @@ class GrowingLines:
         return self._more
 
     def _read_chunk(self, stream: BinaryIO) -> bytes:
-        """Return the next `CHUNK_BYTES` bytes, or more if they contain no complete line."""
+        """Return the next `CHUNK_BYTES` bytes, and further chunks until one has the end of a line or the file ends."""
         parts = [stream.read(CHUNK_BYTES)]
         while parts[-1] and b"\n" not in parts[-1]:
             parts.append(stream.read(CHUNK_BYTES))

@@ -61,7 +61,7 @@ class BoardServer(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A handler of GET and HEAD requests. It opens no file by a requested path."""
+    """A handler of GET and HEAD requests. A path in a request never selects a file to open."""
 
     server: BoardServer
     protocol_version = "HTTP/1.1"
@@ -70,11 +70,11 @@ class Handler(BaseHTTPRequestHandler):
     # Seconds without data, after which a connection is closed.
     timeout = 60
 
-    # The base class calls this name.
+    # http.server requires this name.
     def do_GET(self) -> None:
         self._send_answer(*self._find_answer())
 
-    # The base class calls this name.
+    # http.server requires this name.
     do_HEAD = do_GET  # noqa: N815
 
     def _find_answer(self) -> tuple[HTTPStatus, str, bytes]:

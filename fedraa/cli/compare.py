@@ -95,7 +95,7 @@ def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:
 
 
 def _paper_text(method: str) -> str:
-    """Return a text: which part of the paper states the method's settings, and which settings it omits."""
+    """Return a text that names the source of the method's settings, and the settings that the paper does not state."""
     paper = paper_settings(find_method(method))
     if not paper.unstated:
         return f"{method}: {paper.source}"

@@ -47,7 +47,7 @@ def label_concentration(counts: Counts) -> npt.NDArray[np.float64]:
 
 
 def data_table(data: Federated, partition: object) -> Table:
-    """Return a table with a row per client, or for some of many clients.
+    """Return a table with a row per client, or with rows for some clients if there are over `MAX_CLIENTS`.
 
     The columns are the numbers of training and test samples, the number of different labels, the fraction of the most
     frequent label (`top`), and the samples of each of at most `MAX_CLASSES` labels.
@@ -81,7 +81,7 @@ def data_table(data: Federated, partition: object) -> Table:
 
 
 def _label_cells(counts: Counts, shows_labels: bool) -> list[str]:
-    """Return a client's number of labels, fraction of the top label and, if wanted, samples per label."""
+    """Return a client's number of labels, the fraction of its top label and, if `shows_labels`, samples per label."""
     total = max(1, int(counts.sum()))
     cells = [str(int((counts > 0).sum())), f"{counts.max() / total:.0%}"]
     if shows_labels:

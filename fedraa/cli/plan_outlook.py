@@ -28,9 +28,9 @@ Ints = npt.NDArray[np.int64]
 
 # Maximum number of simulated clients. If there are more, a sample of this size represents them.
 MAX_SIMULATED = 20_000
-# If devices are not always available, the mean duration of this number of simulated rounds is computed.
+# If devices are not always available, this number of rounds is simulated, and their mean duration is computed.
 AVAILABILITY_ROUNDS = 20
-# Maximum number of simulated updates. A longer run is extrapolated.
+# Maximum number of simulated updates. The steps and the time of a longer run are extrapolated.
 DRY_STEPS = 20_000
 
 
@@ -205,7 +205,7 @@ def _goal_note(spec: RunSpec) -> str:
 
 
 def _unknown_losses_note(spec: RunSpec) -> str:
-    """Return a note if the run's choices depend on training losses, which a dry run lacks."""
+    """Return a note if the choice of clients or fragments depends on training losses. A dry run has no losses."""
     if getattr(spec.method.schedule, "next_client", "uniform") != "uniform":
         return "; the dry run draws the next client at random, and the selection will choose differently"
     if not is_foreign(spec.experiment.model_dump(mode="json")["scheduler"]):

@@ -41,7 +41,7 @@ from fedraa.messages import Task, Vector
 from fedraa.submodels import view_as_tensor
 
 Penalty = Callable[[], Tensor]
-# Names of buffers that the server sends with a task for gradient transforms.
+# Names of buffers that the server sends with a task. Gradient transforms use them.
 BLENDED = ("control", "momentum")
 
 
@@ -95,14 +95,14 @@ class LocalStep:
         steps: int = 1,
         bf16: bool = False,
     ) -> None:
-        """Load the task's weights into the model, and create its gradient transforms and optimizer.
+        """Load the task's weights into the model, and create the task's gradient transforms and optimizer.
 
         Args:
             local: The settings of local training.
             components: The compressor, the optimizer and the custom gradient transforms.
             model: The module to train.
             task: The task, or one task that stands for several.
-            labels: The labels of each client: one array for a single task.
+            labels: An array of labels for each client. A single task has one array.
             device: Device of the model.
             steps: Number of local steps of the task. The learning rate may depend on it.
             bf16: True to compute the forward pass in bfloat16.
@@ -128,7 +128,7 @@ class LocalStep:
             self._apply_mask(model.weights)
         self._anchor = model.weights
         if local.prox_mu or local.transforms or not self._compressor.lossless:
-            # Without a mask, the anchor is a view of the task's buffer. On a CPU this copies nothing.
+            # Without a mask, the anchor (the received weights) is a view of the task's buffer, without a copy on a CPU.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
         self.embeddings = find_adam_embeddings(local, components.optimizer, model.module)
@@ -143,7 +143,7 @@ class LocalStep:
     def received_buffer(self, buffer: Vector) -> Tensor:
         """Return a copy of a task's buffer [k] on the model's device.
 
-        The values outside of the task's mask are 0. A task with `keeps_rest` keeps all values.
+        Values outside of the task's mask are set to 0, unless the task has `keeps_rest`.
         """
         received = torch.tensor(buffer, device=self.model.weights.device)
         return received if self._keeps_rest else self._apply_mask(received)
@@ -151,7 +151,7 @@ class LocalStep:
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
         """Return local steps on the same module with a new optimizer for a second model.
 
-        They use neither SAM nor the server's control variate or momentum.
+        The new local steps use neither SAM nor the server's control variate or momentum.
 
         Args:
             received: The received weights [k].
@@ -203,7 +203,7 @@ class LocalStep:
 
         Args:
             rng: The random generator of the compressor for this client and task.
-            row: The row of the task in a stack; `...` for a single task.
+            row: The row of the task if the buffers hold several tasks; `...` for a single task.
             personal: A mask [k] of coordinates that the client does not send; None if it sends all.
             kept: The client's values of error feedback [k], changed in place; None without error feedback.
         """
@@ -231,7 +231,7 @@ class LocalStep:
         return arrived
 
     def optimizer_state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
-        """Return the optimizer's state of one task by buffer name. It is empty if the client does not keep it."""
+        """Return the optimizer's state of one task by buffer name. If clients keep no state, return an empty dict."""
         if self.settings.optimizer_state != "keep":
             return {}
         return self._optimizer.state(row)
@@ -293,7 +293,7 @@ class LocalStep:
                 self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Return the mean loss of a minibatch, with the changes of the logits that LocalTraining describes."""
+        """Return the mean loss of a minibatch, after the changes of the logits that LocalTraining describes."""
         if self._bf16:
             with torch.autocast(labels.device.type, torch.bfloat16):
                 result = self.model.forward(inputs)

@@ -50,7 +50,7 @@ def lr_unit(spec: str) -> str:
 
 
 def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
-    """Return the learning-rate factor as a function of the progress, in the unit of `lr_unit`.
+    """Return the learning-rate factor as a function of the progress, which has the unit `lr_unit(spec)`.
 
     - `constant`: The factor is 1.
     - `adaptive` or `adaptive:COSINE`: The factor is 1. The server adapts a second factor during the run.
@@ -110,9 +110,9 @@ def mean_local_factor(spec: str, length: int) -> float:
 
 
 def run_factor(spec: str) -> Callable[[float], float]:
-    """Return the learning-rate factor as a function of the run's progress, in the unit of `lr_unit`.
+    """Return the learning-rate factor as a function of the run's progress, which has the unit `lr_unit(spec)`.
 
-    It is always 1 if the schedule `spec` counts local steps.
+    The factor is always 1 if the schedule `spec` counts local steps.
     """
     factor = lr_schedule(spec)
     if lr_unit(spec) == LOCAL:

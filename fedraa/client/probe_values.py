@@ -25,7 +25,7 @@ def perturb_parameters(module: nn.Module) -> nn.Module:
 
 
 def shift_values(part: Tensor) -> Tensor:
-    """Return other values of the same type and shape."""
+    """Return a tensor of the same type and shape with other values."""
     if part.is_floating_point():
         return part * 1.5 + 0.5
     return part.flip(0)

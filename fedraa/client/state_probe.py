@@ -92,7 +92,7 @@ class _Probe:
         self._after = self._take_snapshot(fresh)
         changed = self._start.changed(self._after)
         if changed["class_attributes"]:
-            # Copies of the module share its class attributes. Comparing copies cannot show that training reads them.
+            # Copies of the module share its class attributes, so comparing copies cannot show if training reads them.
             raise self._unsent_state_error("attribute", changed["class_attributes"][0])
         buffers = [name for name in changed["buffers"] if name not in self._torchs]
         attributes = changed["attributes"]
@@ -174,7 +174,7 @@ class _Probe:
             trials = list(self._iter_trial_values([], [name]))
             if any(not are_alike(self._try_module(self._copy_with(values)), expected) for values in trials):
                 raise self._unsent_state_error("attribute", name)
-        # Only several changed values together change the result. The error names the first of them.
+        # No changed value alone changes the result, only several together. The error names one of them.
         if attributes and not tried:
             raise self._unsent_state_error("attribute", attributes[0])
         raise self._unsent_state_error("buffer", [*tried, *buffers][0])
@@ -268,15 +268,15 @@ class _Probe:
         if attributes and not are_alike(self._try_module(later, training=False), before):
             raise InputError(
                 "model",
-                f"the state_dict lacks the {_name_value('attribute', attributes[0], self._module)}, "
-                "which training changes and evaluation reads",
+                f"training changes and evaluation reads the {_name_value('attribute', attributes[0], self._module)}, "
+                "but the state_dict lacks it",
                 hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]
         return self._check_convergence(chosen, read)
 
     def _check_convergence(self, buffers: list[str], read: set[str]) -> tuple[list[str], list[str]]:
-        """Pass one batch through the model repeatedly. Return the buffers that change, and those that evaluation reads.
+        """Pass one batch through the model repeatedly. Return the changed buffers and the subset that evaluation reads.
 
         Raise InputError if a buffer does not converge, or if evaluation reads a buffer that the passes never change.
         """
@@ -299,8 +299,8 @@ class _Probe:
             if name in read and name not in moved:
                 raise InputError(
                     "model",
-                    f"evaluation reads the {_name_value('buffer', name, self._module)}, which only the backward pass "
-                    "changes and clients do not send",
+                    f"evaluation reads the {_name_value('buffer', name, self._module)}, but only the backward pass "
+                    "changes it, and clients do not send it",
                     hint="make it a parameter, or remove it",
                 )
         return moved, [name for name in moved if name in read]

@@ -171,7 +171,7 @@ class Trainer:
         params = copy_to_numpy(model.weights)
         arrays = {name: tensor.cpu().numpy() for name, tensor in extras.items()}
         if personal is not None:
-            # The update returns the received values of personal layers, so that the global model keeps them.
+            # The update returns personal layers as received, so that these layers of the global model do not change.
             arrays[PERSONAL_LAYERS.key] = params[personal]
             params[personal] = received[personal]
         return Update(
@@ -305,9 +305,9 @@ class Trainer:
         return self._local.count_steps(samples)
 
     def _iter_orders(self, task: Task, samples: int, stream: str = "") -> tuple[Iterator[npt.NDArray[np.int64]], int]:
-        """Return an iterator over the order of the samples in each pass, and the first minibatch of the task.
+        """Return an iterator over the order of the samples in each pass, and the number of the task's first minibatch.
 
-        The first minibatch is not 0 if the task continues a pass of the client's previous task.
+        This number is not 0 if the task continues a pass of the client's previous task.
         """
         name = f" of {stream}" if stream else ""
         if task.steps is None:
@@ -378,7 +378,7 @@ class Trainer:
         return self._personal_masks[widths]
 
     def _reserve_buffers(self, weights: int, gradient: int) -> None:
-        """Make the shared buffers at least this long. If one grows, delete all modules."""
+        """Give the shared buffers at least `weights` and `gradient` elements. If one grows, delete all modules."""
         weights = max(weights, len(self._weights))
         gradient = max(gradient, len(self._gradient))
         if (weights, gradient) != (len(self._weights), len(self._gradient)):

@@ -74,7 +74,7 @@ class ClientOptions(Section):
 
     @property
     def client_count(self) -> int:
-        """The number of clients, by default `DEFAULT_CLIENTS`, even if the data define clients."""
+        """The option `clients`, or `DEFAULT_CLIENTS` without it. Clients that the data define do not count."""
         return self.clients or DEFAULT_CLIENTS
 
 

@@ -20,8 +20,8 @@ class Availability:
     A device that becomes unavailable continues its task when it is available again. Work is delayed, but never lost.
 
     Attributes:
-        spans: For each client, ascending spans (start, end) on the run's clock, without the time `end`. A client
-            without an entry is always available.
+        spans: For each client, ascending spans (start, end) on the run's clock. The device is available from `start`
+            until just before `end`. A client without an entry is always available.
         period: The time after which the spans repeat, such as a day. Without a period, a device is never available
             after its last span.
         periods: For some clients, a period that replaces `period`.
@@ -94,12 +94,12 @@ class Availability:
 
 @dataclass(frozen=True)
 class Daily:
-    """The rule that each device is available once per period with the same duration.
+    """The rule that each device is available once per period, for the same time in each period.
 
     Attributes:
         share: The share of each period in which a device is available.
         period: The length of a period, such as a day.
-        seed: The seed of the random time in the period at which each device becomes available.
+        seed: The seed of the random times. Each device becomes available at one random time in the period.
     """
 
     share: float

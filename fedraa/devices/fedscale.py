@@ -37,7 +37,7 @@ class FedScaleFleet:
 
     An inference time of c milliseconds becomes the compute speed `flops` / c * 1000 FLOP/s. Training on a sample costs
     three inferences, as in FedScale. A link of k kbit/s moves k * 1000 / 8 bytes/s in each direction. Clients get
-    different devices if there are enough.
+    different devices if the file has enough devices.
 
     Args:
         path: The file.
@@ -59,7 +59,7 @@ class FedScaleFleet:
 def read_fedscale_availability(path: Path, clients: int, seed: int) -> Availability:
     """Return the availability of random devices from FedScale's file `client_behave_trace`, in seconds.
 
-    Clients get different devices if there are enough.
+    Clients get different devices if the file has enough devices.
 
     Args:
         path: The file.
@@ -100,7 +100,7 @@ def _read_devices(path: Path) -> dict[Any, Any]:
 
 
 def _draw_devices(devices: list[Any], clients: int, rng: np.random.Generator) -> list[Any]:
-    """Return a random device for each client. All are different if there are enough."""
+    """Return a random device for each client. The devices differ if there are at least as many devices as clients."""
     places = rng.choice(len(devices), clients, replace=clients > len(devices))
     return [devices[place] for place in places.tolist()]
 

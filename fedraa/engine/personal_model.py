@@ -1,4 +1,4 @@
-"""The personal model of one client, as a module that takes unscaled inputs like the data set's."""
+"""The personal model of one client, as a module. It takes inputs as they are in the data set, without scaling."""
 
 import os
 from collections.abc import Callable

@@ -60,7 +60,7 @@ def exclusive_process() -> Iterator[None]:
 
 
 def _say_that_runs_wait() -> None:
-    """Log that a run waits, once per process. A sweep in threads would log it many times."""
+    """Log that a run waits for another run to end. Log it once per process, because a sweep in threads waits often."""
     if not _guard.waited_before:
         _guard.waited_before = True
         logger.warning(
@@ -71,7 +71,7 @@ def _say_that_runs_wait() -> None:
 
 @contextmanager
 def run_alone() -> Iterator[None]:
-    """Enter `exclusive_process` for a run. Raise InputError inside another run of the same thread."""
+    """Execute the `with` block as the only run of the process. Raise InputError if the thread is already in a run."""
     refuse_nested_run()
     with exclusive_process():
         _guard.running_thread = threading.get_ident()
@@ -97,7 +97,7 @@ def _unchanged_settings() -> Iterator[None]:
     finally:
         torch.set_default_dtype(default_type)
         torch.set_num_threads(threads)
-        # Setting the mode can import much of PyTorch.
+        # The mode is set only if it changed, because setting it can import much of PyTorch.
         if torch.get_deterministic_debug_mode() != algorithms:
             torch.set_deterministic_debug_mode(algorithms)
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]

@@ -54,7 +54,7 @@ class Metric(ABC):
 
 @dataclass(frozen=True)
 class NamedMetric:
-    """A metric with its name and its better direction."""
+    """A metric with its name. Larger values are better if `better` is `max`, smaller values if it is `min`."""
 
     name: str
     function: Callable[[Tensor, Tensor], Tensor]
@@ -111,7 +111,7 @@ def _make_named(part: object) -> NamedMetric:
         )
     better: Direction = getattr(component, "better", "max")
     if better not in ("max", "min"):
-        raise InputError("metrics.better", f"it is the direction of {name}", got=better, expected="max or min")
+        raise InputError("metrics.better", f"metric {name} has a wrong direction", got=better, expected="max or min")
     return NamedMetric(str(name), function, better)
 
 

@@ -29,7 +29,7 @@ from fedraa.server.round_update import Mean
 
 @dataclass(frozen=True)
 class PulledModel(LocalAlgorithm):
-    """Local training of the shared weights, then as many steps on a personal model with a proximal term (Ditto).
+    """Local training of the shared weights, then equally many steps on a personal model with a proximal term (Ditto).
 
     Attributes:
         pull: Weight lambda of the proximal term.

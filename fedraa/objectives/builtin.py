@@ -90,7 +90,7 @@ class MultiLabel(Objective):
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
         for name, y in (("y_train", train), ("y_test", test)):
             if y.ndim != 2 or y.dtype.kind not in "iubf":
-                raise InputError(name, got=y, expected="0 and 1 of shape [samples, labels]")
+                raise InputError(name, got=y, expected="an array [samples, labels] of 0 and 1")
             refuse_wrong(name, y, (y != 0) & (y != 1), "0 or 1")
         if train.shape[1] != test.shape[1]:
             raise InputError("y_test", got=test, expected=f"{train.shape[1]} labels per sample, as in y_train")
@@ -279,7 +279,7 @@ def _check_labels(
     for name, y in (("y_train", train), ("y_test", test)):
         wrong = (y != ignore) & ((y < 0) | (y >= classes))
         refuse_wrong(name, y, wrong, f"labels from 0 to {classes - 1}, or {ignore} for none")
-        # Only a single client may have no labels that count.
+        # All labels of a client may be `ignore`, but not all labels of a data set.
         if not is_client and (y == ignore).all():
             problem = f"every value is {ignore}, the label that does not count"
             raise InputError(name, problem, expected="at least one other label")

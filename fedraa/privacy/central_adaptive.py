@@ -33,11 +33,12 @@ class CentralAdaptive(Privacy):
     """Central privacy with a clip that follows a quantile of the norms (Andrew et al. 2021).
 
     Attributes:
-        noise: Noise multiplier of one release: the sum of updates, and the number of updates below the clip.
+        noise: Noise multiplier of one release, which has the sum of updates and the number of updates below the clip.
         clip: The clip at the start.
         quantile: The share of updates that should have a norm below the clip.
         clip_lr: Speed of the adaptation.
-        bit_noise: Standard deviation of the noise on the number of updates below the clip; None for m / 20.
+        bit_noise: Standard deviation of the noise on the number of updates below the clip. None means 1/20 of the
+            expected number of clients in a round or buffer.
     """
 
     clip: Positive = 0.1

@@ -83,8 +83,8 @@ def measure_surface(
         module: The model in evaluation mode.
         x: The inputs.
         y: The labels.
-        radius: Half of the side of the square, in units of the model's filters.
-        points: The points per direction.
+        radius: Half of the side of the square. At length 1, the change of a filter has the norm of the filter.
+        points: Number of points in each direction.
         seed: The seed of the directions.
     """
     generator = torch.Generator().manual_seed(seed)

@@ -122,7 +122,7 @@ class Metric:
 
 
 def metric_heading(name: str) -> str:
-    """Return the name of a metric as the page shows it."""
+    """Return the name of a metric as the report shows it, with spaces for underscores."""
     return name.replace("_", " ")
 
 
@@ -212,7 +212,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
 
 
 def _read_epsilon(run: Run) -> float | None:
-    """Return the privacy loss epsilon of a run; None without privacy or if it is infinite."""
+    """Return the privacy loss epsilon of a run; None if the run has no privacy or epsilon is infinite."""
     privacy: dict[str, float | None] = run.summary.get("privacy", {})
     return privacy.get("epsilon")
 
@@ -225,7 +225,7 @@ def _energy_columns(runs: Sequence[Run]) -> list[Metric]:
 
 
 def _bad_client_columns(runs: Sequence[Run]) -> list[Metric]:
-    """Return columns for failed tasks and quarantined clients; an empty list if no run has one."""
+    """Return columns for failed tasks and quarantined clients; an empty list if no run has a failed task."""
     if not any(run.summary["dropped"] for run in runs):
         return []
     return [

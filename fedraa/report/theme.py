@@ -126,7 +126,7 @@ def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
             stream = io.BytesIO()
             figure.savefig(stream, format=form, dpi=160, metadata={DATES[form]: None})
             rendered.append(stream.getvalue())
-            # The next format must have the same layout, so it is not computed again.
+            # The next file format must have the same layout, so the layout is not computed again.
             figure.set_layout_engine(None)
     return rendered
 

@@ -42,7 +42,7 @@ def read_config(path: Path) -> dict[str, Any]:
         raise InputError("run", f"{path} is not a run's configuration; it lacks experiment.method")
     unknown = sorted(config.keys() - KEYS)
     if unknown:
-        raise InputError("run", f"{path} has the key {unknown[0]!r}, which no configuration has")
+        raise InputError("run", f"{path} has the unknown key {unknown[0]!r}")
     return config
 
 

@@ -8,9 +8,9 @@ from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.reading import read_regular_file
 from fedraa.rundir.file_names import FAILURE
 
-# Maximum number of clients that a text names for one reason.
+# Maximum number of clients that a message about failures names for one reason.
 MAX_NAMED_CLIENTS = 10
-# Maximum number of reasons that a text lists.
+# Maximum number of reasons that a message about failures names.
 MAX_NAMED_REASONS = 3
 
 
@@ -47,9 +47,9 @@ class Failures:
 
 
 def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a text with the failed clients for each reason, the most frequent reason first.
+    """Return a text for each reason, with the clients that failed for it. The most frequent reason is first.
 
-    The last text counts the clients with other reasons.
+    At most `MAX_NAMED_REASONS` reasons have a text. Another text counts the clients with other reasons.
 
     Args:
         clients: Entries of `dropped_clients` or `quarantined`.

@@ -56,7 +56,7 @@ class Routing(CountedSelection):
 
         Args:
             durations: Duration of a task of each client [N].
-            tasks: Number of tasks at all clients together.
+            tasks: Number of tasks that the clients have at the same time, all together.
 
         Raises:
             InputError: The mean staleness exceeds `max_staleness` even with equal probabilities.
@@ -79,7 +79,7 @@ class Routing(CountedSelection):
         return np.asarray(weights / weights.sum())
 
     def _is_allowed(self, weights: Floats, rates: Floats, tasks: int) -> bool:
-        """Return True if probabilities proportional to the weights satisfy both limits."""
+        """Return True if probabilities proportional to the weights satisfy `min_share` and `max_staleness`."""
         probabilities = weights / weights.sum()
         if probabilities.min() * len(weights) < self.min_share:
             return False
@@ -94,12 +94,12 @@ def analyze_queues(probabilities: Floats, rates: Floats, tasks: int) -> tuple[fl
 
     The clients form a closed network of queues with exponential durations. The method is mean value analysis (Reiser,
     Lavenberg 1980): a task that arrives at a queue finds the mean queue of a network with one task less. The mean
-    staleness of a client is this queue divided by the client's probability.
+    staleness of a client is the length of this mean queue, divided by the client's probability.
 
     Args:
         probabilities: The probability with which a task goes to each client [N].
         rates: Number of tasks that each client finishes per unit of time while it trains [N].
-        tasks: Number of tasks at all clients together.
+        tasks: Number of tasks that the clients have at the same time, all together.
     """
     queues = before = np.zeros(len(rates))
     throughput = 0.0

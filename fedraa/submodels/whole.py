@@ -26,7 +26,7 @@ from fedraa.submodels.tracing.trace import copy_to_cpu
 
 
 def take_whole(module: nn.Module, example: Tree) -> Traced:
-    """Return a module as a Traced object without width groups. It is never cut.
+    """Return a module as a Traced object without width groups. Such a module is never cut.
 
     Args:
         module: Any module. The result has a copy of it on the CPU. The copy of a large module shares its memory.
@@ -56,7 +56,7 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
-    """Return the traced module with `by_piece` set. It is False if early updates of parameters change gradients.
+    """Return the traced module. Set `by_piece` to False if an early update of a parameter changes other gradients.
 
     Args:
         traced: The traced module.

@@ -25,7 +25,7 @@ class Findings:
         return not self.failures
 
     def record(self, requirement: str, failure: str | None) -> bool:
-        """Record a requirement and its failure. None means that the component meets it. Return True in this case."""
+        """Record a requirement. Return True if the component meets the requirement: `failure` is then None."""
         if failure is None:
             self.lines.append((requirement, HELD))
             return True

@@ -10,7 +10,7 @@ from fedraa.vectors.chunked import map_chunks
 
 
 class ReusableBuffer:
-    """A source of arrays [size]. A new array uses the memory of the last one if nothing refers to that one."""
+    """A source of arrays [size]. If the last array is no longer in use, the next one uses its memory."""
 
     def __init__(self, size: int, kind: type[np.int32] | type[np.float32] | type[np.bool_]) -> None:
         self._size = size
@@ -32,7 +32,7 @@ class ReusableBuffer:
         return array
 
     def last(self) -> npt.NDArray[Any] | None:
-        """Return the last array with its numbers, or None if it is still in use or does not exist."""
+        """Return an array with the memory and values of the last array; None if that is in use or does not exist."""
         if self._memory is None or (self._last is not None and self._last() is not None):
             return None
         return self._wrap_memory(self._memory)
@@ -40,6 +40,6 @@ class ReusableBuffer:
     def _wrap_memory(self, memory: memoryview) -> npt.NDArray[Any]:
         """Return an array over the memory. Keep a weak reference, which shows if the array is still in use."""
         array = np.frombuffer(memory, self._kind)
-        # A view refers to the array, so the reference also covers views.
+        # A view keeps the array alive, so the weak reference is valid as long as the array or a view is in use.
         self._last = ref(array)
         return array

@@ -26,8 +26,8 @@ def _even_ratios(count: int) -> tuple[float, ...]:
 class Entrant:
     """A method to compare. The entrant LIMIT is not a method but centralised SGD, the upper bound.
 
-    `knobs` has the values to try for hyperparameters other than learning rate and task length. NAME-lent is the method
-    NAME with additional settings of Fed-Quilt, the result of `lendable_settings`.
+    `knobs` has the values to try for hyperparameters other than learning rate and task length. An entrant NAME-lent,
+    such as fedavg-lent, is the method NAME with the settings that `lendable_settings` returns.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Entrant:
 
 
 def _scale_values(values: object, setting: Setting) -> object:
-    """Return the values of a Growth or EveryArrival in this setting. Other values stay unchanged."""
+    """Return the values to try. A Growth or an EveryArrival is converted to the values of this setting."""
     if isinstance(values, Growth | EveryArrival):
         return values.of(setting)
     return values
@@ -79,7 +79,7 @@ def _scale_values(values: object, setting: Setting) -> object:
 
 @dataclass(frozen=True)
 class Growth:
-    """The times at which FedGMR's submodels stop growing, as fractions of the setting's horizon."""
+    """The times at which FedGMR's submodels stop growing, as fractions of the run's time limit."""
 
     until: tuple[float, ...]
 
@@ -101,17 +101,17 @@ class EveryArrival:
         return f"{self.low / setting.clients:g}:{self.high / setting.clients:g}:log"
 
 
-# From Table 4 of the Fed-RAA paper.
+# The fragment sizes of Table 4 of the Fed-RAA paper.
 _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
 _RULES = ["delta(server_gain=1.2)", "delta(server_gain=1.7)", "rms-normalized-delta(server_gain=1.2)", _ADAPTIVE]
-# With ten clients, the range is 0.25 to 1.
+# With ten clients, server learning rates from 0.25 to 1 are tried.
 _ARRIVAL = EveryArrival(2.5, 10)
 _CAPACITIES: list[object] = ["auto", _SHARES]
 
 FIRST: tuple[Entrant, ...] = (
-    # Six fragments are not tried. They reached low accuracies sooner, and ended below FedAvg.
+    # A split into six fragments is not tried. It reached low accuracies early, but ended below FedAvg.
     Entrant(OURS, {"ratios": [_even_ratios(2), _even_ratios(3), _even_ratios(4)], "async_rule": _RULES}),
     Entrant(ROUNDS, {"server_lr": _STEP}),
     Entrant("fedbuff", {"buffer_size": _SIZES, "server_lr": _STEP}),

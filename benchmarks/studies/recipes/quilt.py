@@ -1,4 +1,4 @@
-"""Studies of Fed-Quilt without each of its parts, at several learning rates."""
+"""Studies of Fed-Quilt and of variants that each lack one of its parts, at several learning rates."""
 
 from collections.abc import Mapping
 from itertools import product
@@ -31,12 +31,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def quilt_parts(scale: Scale) -> Study:
-    """Measure the time to an accuracy of Fed-Quilt without each of its parts, and with parts of other methods."""
+    """Measure how fast Fed-Quilt reaches an accuracy without one of its parts, or with a part of another method."""
     return _variants_study(scale, "quilt_parts", "Fed-Quilt without each of its parts", TARGETS, {}, time=1.5)
 
 
 def quilt_parts_skewed(scale: Scale) -> Study:
-    """Measure the time to an accuracy of Fed-Quilt without each of its parts, on clients with different labels."""
+    """Repeat the study `quilt_parts` on clients with different label distributions."""
     title = "Fed-Quilt without each of its parts, Dirichlet 0.3"
     return _variants_study(
         scale, "quilt_parts_skewed", title, SKEWED, {"partition": "dirichlet", "dirichlet": 0.3}, time=0.75

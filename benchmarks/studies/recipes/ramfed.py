@@ -102,7 +102,7 @@ def ramfed_participation(scale: Scale) -> Study:
     )
 
 
-# The rows of Tables 2 and 3. The paper's SplitFL, in which all clients train one slice, is the row `same structure`.
+# The rows of Tables 2 and 3. In the paper's SplitFL, the row `same structure`, all clients train the same slice.
 ROWS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
     "same structure (SplitFL)": {"method": "heterofl", "capacities": (0.5,)},
@@ -264,7 +264,7 @@ def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Vary the clients that train a region, the trained regions, and the rounds between trainings: Figures 3, 4."""
+    """Vary the share of rounds in which all clients train the same regions: Figures 3 and 4."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
@@ -354,7 +354,7 @@ def ramfed_rounds(scale: Scale) -> Study:
 
 
 def ramfed_schedule(scale: Scale) -> Study:
-    """Fix the clients that train a region, the trained regions, and the rounds between trainings: Figures 3, 4."""
+    """Set the clients per region, the trained regions and the rounds between trainings by hand: Figures 3 and 4."""
     dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     common = SETTINGS | {
         "dirichlet": 0.15,

@@ -40,7 +40,7 @@ from fedraa.vectors.chunked import map_chunks
 
 @dataclass
 class DistanceRule(RobustAggregator):
-    """A rule that selects clients by the distances between their deltas, and combines their deltas.
+    """A rule that selects clients by the distances between their deltas, and combines the deltas of these clients.
 
     Attributes:
         attackers: The number of attackers that the rule withstands, f.
@@ -68,7 +68,7 @@ class DistanceRule(RobustAggregator):
         return np.asarray(np.divide(total, count, out=np.full(self._size, np.nan), where=count > 0))
 
     def _combine_fragment(self, rows: Rows) -> Numbers:
-        """Return the combined delta [d] of the rows of one fragment. Without fixed fragments, these are all rows."""
+        """Return the combined delta [d] of the rows of one fragment, or of all rows if there are no fixed fragments."""
         if len(rows) >= self.min_clients:
             selected = self.select(square_distances(rows))
             if selected:

@@ -1,4 +1,4 @@
-"""The folder of a natural data set, and the choice of test samples without a test split."""
+"""The folder of a natural data set, and the choice of test samples if the files have no test split."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

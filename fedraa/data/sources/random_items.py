@@ -15,7 +15,7 @@ ROWS_PER_READ = 1024
 
 
 def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators, seed: int) -> bool:
-    """Return True if two reads after the same seeds return the same samples and targets.
+    """Return True if two reads with the same seeds return the same samples and targets.
 
     Args:
         read: A function that reads the samples.
@@ -32,7 +32,7 @@ def is_steady(read: Callable[[], tuple[Tree, Array]], generators: ItemGenerators
 
 
 def are_rows_steady(rows: Rows, generators: ItemGenerators, seed: int) -> bool:
-    """Return True if two reads of some rows after the same seeds return the same samples.
+    """Return True if two reads of some rows with the same seeds return the same samples.
 
     Args:
         rows: The rows. At most `TRIED_ROWS` evenly spaced ones are read.

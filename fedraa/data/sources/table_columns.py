@@ -68,7 +68,7 @@ class Table:
         return f"{place}, client {self.frame[self.client].iloc[at]!r}"
 
     def cell(self, name: str, which: Array) -> str:
-        """Return the field of an error about column `name`, in the first row of the mask `which` [n]."""
+        """Return the field of an error: column `name` in the first row that the mask `which` [n] selects."""
         return f"column {name!r} {self.place(which)}"
 
     def spell_call(self, **change: Any) -> str:
@@ -88,7 +88,7 @@ def spell_csv(path: str, options: dict[str, Any]) -> str:
 
 
 def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
-    """Return the DataFrames of one or two files, and True for numbers with a decimal comma.
+    """Return the DataFrames of one or two files, and True if their numbers have a decimal comma.
 
     A column has the same type in both DataFrames.
     """
@@ -210,7 +210,7 @@ def encode_features(table: Table, names: Sequence[str]) -> Array:
     """Return the columns as features, float32 [n, features], in the order of the file.
 
     A column of numbers is one feature. A column of words has one feature of 0 and 1 per word of the training rows, in
-    alphabetical order. For other words all of these are 0.
+    alphabetical order. A word that only test rows have gives 0 in all of these features.
     """
     columns = []
     for name in names:
@@ -262,7 +262,7 @@ def encode_classes(table: Table, name: str) -> Array:
 
 
 def encode_owners(table: Table, name: str) -> list[Any]:
-    """Return the client of each row as a number or a word."""
+    """Return the content of the client column in each row: a number or a word."""
     refuse_empty(table, name)
     owners: list[Any] = table.frame[name].tolist()
     return owners
@@ -326,7 +326,7 @@ def _encode_text(table: Table, name: str) -> Array:
 
 
 def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
-    """Return the number in each row of a text column [n], and the index of its text among the distinct ones [n].
+    """Return the number in each row of a text column [n], and a code of its text [n], equal for equal texts.
 
     The number is NaN if the text is no number.
     """
@@ -383,7 +383,7 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
     if labels.dtype.kind == "U":
         if count > max(FREE_WORDS, rows // 2):
             problem = f"it has {count} different words in {rows} rows"
-            raise InputError(field, problem, expected="classes, which repeat", hint=other)
+            raise InputError(field, problem, expected="classes that each occur in several rows", hint=other)
         return
     limit = FREE_WORDS
     if (labels == np.round(labels)).all():
@@ -392,7 +392,7 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
         raise InputError(
             field,
             f"it has {count} different numbers in {rows} rows",
-            expected="classes, which repeat",
+            expected="classes that each occur in several rows",
             hint="to predict the number itself, use --objective regression (objective='regression'); if the numbers "
             "are classes, write them as words, such as c17",
         )

@@ -22,9 +22,9 @@ def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
     """Return the transforms that the user describes, in the same order.
 
     Args:
-        descriptions: Each is a text: crop, flip, normalize, `v2.NAME(...)` of torchvision, an import path, or several
-            of them as in `crop,flip`. Or it is a Transform, a transform of torchvision's v2, a function `(x, rng)`, or
-            an object with a method `apply` of these arguments.
+        descriptions: Each is a text or an object. A text is crop, flip, normalize, `v2.NAME(...)` of torchvision, an
+            import path, or several of them as in `crop,flip`. An object is a Transform, a transform of torchvision's
+            v2, a function `(x, rng)`, or an object with a method `apply(x, rng)`.
         seed: The seed of the run.
 
     Raises:

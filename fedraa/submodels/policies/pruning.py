@@ -19,7 +19,8 @@ from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
 
-# The first mask update may drop this fraction of the weights of each tensor. It halves after this number of rounds.
+# The first mask update may drop the fraction REMOVABLE of the weights of each tensor. The fraction halves every
+# REMOVABLE_HALF_LIFE rounds.
 REMOVABLE = 0.3
 REMOVABLE_HALF_LIFE = 10_000
 
@@ -34,7 +35,7 @@ class SharedMask(SubmodelSampler):
     The importance of a weight is the sum of its squared gradients, divided by the number of uses in a forward pass.
     The released code divides by the time on a Raspberry Pi instead.
 
-    Weights outside of the mask are 0. A weight that returns gets its last value, as in the released code.
+    Weights outside of the mask are 0. A weight that enters the mask again gets its last value, as in the released code.
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
@@ -62,7 +63,7 @@ class SharedMask(SubmodelSampler):
 
     @property
     def extra_buffers(self) -> ExtraBuffers:
-        """Return the extra buffers: clients send all squared gradients in a round that updates the mask."""
+        """Return the extra buffers: before a mask update, clients also send the squared gradients of all weights."""
         return ExtraBuffers(up_whole=int(self._mask_is_due))
 
     @property
@@ -121,7 +122,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 
 
 def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
-    """Return the number of positions that each layer computes for one sample."""
+    """Return, for each layer, the number of output positions of one sample, such as pixels."""
     module = traced.make_skeleton(traced.widths(traced.full())).eval()
     samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}

@@ -107,7 +107,7 @@ class Arbitrary(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _draw_large_clients(self, run: RunContext, *when: int) -> frozenset[int]:
-        """Return the clients that train at level L. They are drawn once per run, or for the round `when`."""
+        """Return the clients that train at level L. At level MIX, a random half: the seed and `when` determine it."""
         if self.level == "L":
             return frozenset(range(run.clients))
         if self.level == "S":
@@ -189,12 +189,12 @@ class RegionSchedule(SubmodelPolicy):
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:
-    """Draw `count` regions of each width group. Return a mask of the weights between the units of these regions.
+    """Draw `count` regions of units in each width group. Return a mask of the weights that connect drawn units.
 
     Args:
         traced: The traced model.
         parts: Number of regions in each group.
-        count: Number of regions in the mask.
+        count: Number of regions to draw in each group.
         rng: Source of random numbers.
     """
     cut = indices.make_blocks(traced, parts)

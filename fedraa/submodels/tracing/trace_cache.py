@@ -42,9 +42,9 @@ from fedraa.submodels.tracing.trace import copy_to_cpu, trace_module
 from fedraa.submodels.tracing.verify import CutChecker
 
 FORMAT = 2
-# A shorter trace is not cached.
+# A trace that takes less time is not cached.
 MIN_TRACE_S = 1.0
-# A log line reports a longer trace.
+# A trace that takes more time is reported in the log.
 REPORT_AFTER_S = 2.0
 CACHE_VARIABLE = "FEDRAA_CACHE"
 _IMPORTED = time.time()
@@ -87,9 +87,9 @@ def _entry_path(module: nn.Module, example: Tree) -> Path | None:
 
 
 def _cuts_hold(cached: Traced, example: Tree) -> bool:
-    """Return True if narrow submodels with the cached groups pass the test in this process.
+    """Return True if the module can be cut into submodels with the cached groups in this process.
 
-    The module may depend on settings that are not part of the file name.
+    The groups may be wrong, because the module may depend on settings that are not part of the cache file's name.
     """
     groups = range(len(cached.groups))
     if not groups:
@@ -152,7 +152,7 @@ def _cache_folder() -> Path | None:
 
 
 class _Shapes(pickle.Pickler):
-    """A pickler that omits the values of parameters. The digest in a file name is computed from its bytes."""
+    """A pickler that omits the values of parameters. Its output is hashed for the name of the cache file."""
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream, protocol=5)
@@ -170,7 +170,7 @@ class _Shapes(pickle.Pickler):
 
 
 def _entry_name(module: nn.Module, example: Tree) -> str | None:
-    """Return the name of a module's cache file, or None if the module cannot be pickled."""
+    """Return the name of a module's cache file without `.json`, or None if the module or a rule cannot be digested."""
     custom_rules = described_rules()
     if custom_rules is None:
         return None
@@ -196,8 +196,8 @@ def _hash_content(content: Any) -> str:
 def _digest_files(codes: set[CodeType]) -> dict[str, str] | None:
     """Return a digest of each file that defines one of these code objects.
 
-    The files of fedraa, torch, NumPy and Python are omitted, because the name of the cache file covers them. The result
-    is None if a file is missing or changed after the process started.
+    The files of fedraa, torch, NumPy and Python are omitted, because the name of the cache file depends on their
+    versions. The result is None if a file is missing or changed after the process started.
     """
     room = str(Path(__file__).parents[1])
     known = (room, *(str(Path(str(module.__file__)).parent) for module in (torch, np)))
@@ -302,7 +302,7 @@ def _read_entry(path: Path, module: nn.Module) -> Traced | None:
 
 
 def _parse_place(item: Any) -> Any:
-    """Return a place in the code and the resize of the calls at this place, parsed from JSON."""
+    """Return a place in the code and the Resize of the calls at this place, converted from a list of JSON values."""
     steps, (dim, outs, numbers, mixed) = item
     place = tuple((str(name), at) for name, at in steps)
     known = tuple(SizeFormula(fixed, tuple(map(tuple, times))) for fixed, times in numbers)
