@@ -65,7 +65,7 @@ def count_once(counts: Ints, before: Ints) -> None:
 
 @dataclass(eq=False)
 class SchedulerRunner:
-    """A scheduler and the inputs of its choices, in time units: the costs [N, M] and the delay bound K."""
+    """A scheduler with the inputs of its choices: the costs [N, M] and the delay bound K, both in time units."""
 
     scheduler: Scheduler
     costs: Costs = field(init=False)

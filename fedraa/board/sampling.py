@@ -41,7 +41,7 @@ def thin_curve(y: Floats, points: int = POINTS) -> Indices:
     """
     if len(y) <= points:
         return np.arange(len(y))
-    # A piece has two points. One piece fewer is enough, because the first and the last point are always selected.
+    # The first and the last point are always selected. Each piece adds two points, so there are points // 2 - 1 pieces.
     edges = np.linspace(0, len(y), points // 2).astype(np.int64)
     low = [first + int(np.argmin(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, np.inf), edges)]
     high = [first + int(np.argmax(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, -np.inf), edges)]

@@ -106,7 +106,7 @@ def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
 
 
 def _check_async_rule(name: str, rule: Any) -> None:
-    """Raise InputError if private values weight the updates, or if the rule adds no noise."""
+    """Raise InputError if the weights of updates depend on private values, or if the rule adds no noise."""
     if rule.participation_correction:
         problem = "weights by numbers of samples may exceed 1"
         raise InputError("update.participation_correction", problem, got=rule.participation_correction, hint="give 0")

@@ -65,8 +65,8 @@ class PersonalModels(Protocol):
             params: The global model [d].
             kept: The rows that `ClientStates.copy_rows` returned.
             client: The client.
-            x: Its training inputs [n, ...].
-            y: Its training targets [n, ...].
+            x: The client's training inputs [n, ...].
+            y: The client's training targets [n, ...].
         """
 
 

@@ -40,7 +40,7 @@ class Checker(ABC, Generic[Ledger]):
         self._rules = rules
 
     def dispatch(self, line: Line) -> None:
-        """Check the choice of a task, and its costs if the rules determine them."""
+        """Check the client and the fragment of a new task, and its costs if they can be computed."""
         decision = self._assign_task(line, self.clock.next_client(line), self._uncheckable_fragment(line))
         costs = None
         if self._rules.costs_known:
@@ -117,10 +117,10 @@ class Checker(ABC, Generic[Ledger]):
 
 
 class AsyncChecker(Checker[AsyncLedger]):
-    """A checker for asynchronous servers. It applies updates without their values.
+    """A checker for asynchronous servers. It applies updates without their parameters, which are not in the log.
 
     Some log entries cannot be computed again, so the checker accepts them: choices of a custom scheduler, weights that
-    depend on parameters, and the new versions and kept tasks of a custom rule.
+    depend on parameters, and if a custom rule makes a new version or lets a client keep its task.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -209,9 +209,9 @@ class AsyncChecker(Checker[AsyncLedger]):
 
 
 class RoundChecker(Checker[RoundLedger]):
-    """A checker for servers in rounds. It computes the weights from the configuration.
+    """A checker for servers in rounds. It computes the weights of updates from the configuration.
 
-    If submodels and costs depend on the model's values, the checker accepts the logged ones.
+    If submodels and costs depend on the model's values, the checker accepts the submodels and costs in the log.
     """
 
     def __init__(self, rules: Rules) -> None:

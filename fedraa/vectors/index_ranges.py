@@ -63,7 +63,7 @@ class IndexRanges:
         """
         number = bisect_right(self.places, chunk.start) - 1
         last = bisect_left(self.places, chunk.stop)
-        # All ranges before this number end inside the chunk.
+        # The index of the first range that does not end inside the chunk.
         incomplete = bisect_right(self.places, chunk.stop) - 1
         while number < last:
             first, stop = max(self.places[number], chunk.start), min(self.places[number + 1], chunk.stop)
@@ -96,7 +96,7 @@ class IndexRanges:
 
     @cached_property
     def _distance_changes(self) -> list[int]:
-        """Return the numbers of the ranges at which the distance changes, and then the number of all ranges."""
+        """Return the index of each range at which the distance changes, and at the end the count of all ranges."""
         return [*(np.flatnonzero(np.diff(self._range_distances)) + 1).tolist(), len(self.starts)]
 
 
