@@ -100,7 +100,7 @@ class SchedulerRunner:
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
-        A client without a feasible fragment gets its cheapest fragment if the scheduler is bounded.
+        If the scheduler is `bounded` and no fragment is feasible for the client, it gets its cheapest fragment.
 
         Args:
             client: The idle client, from 0.

@@ -32,8 +32,8 @@ def visible_range(x: Floats, low: float, high: float) -> slice:
 def thin_curve(y: Floats, points: int = POINTS) -> Indices:
     """Return the indices of at most `points` points that show a curve with all its peaks.
 
-    The curve is cut into pieces of equal length. Each piece has its minimum and its maximum. A value that is not finite
-    is selected only if its piece has no finite value.
+    The curve is cut into pieces of equal length. The minimum and the maximum of each piece are selected. A value that
+    is not finite is selected only if its piece has no finite value.
 
     Args:
         y: The values of the curve.

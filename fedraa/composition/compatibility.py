@@ -267,7 +267,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
 
 
 def _trains_full_width(policy: SubmodelPolicy) -> bool:
-    """Return True if the policy only masks coordinates of the whole model."""
+    """Return True if clients hold the whole model, even if they train only some parameters."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
     return policy.full_width

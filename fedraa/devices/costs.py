@@ -389,7 +389,7 @@ class CostModel(Stateful):
         return self._measure(widths)
 
     def moved_bytes(self, widths: Widths) -> tuple[int, int]:
-        """Return the bytes that a client receives and sends for a dense submodel, after compression."""
+        """Return the bytes that a client receives and sends for a submodel without a mask, after compression."""
         sent = self.sent(widths)
         return wire_bytes(self.download, sent // FLOAT32_BYTES), wire_bytes(self.compressor, sent // FLOAT32_BYTES)
 

@@ -21,7 +21,7 @@ Shards = Mapping[int, tuple[Tree, npt.NDArray[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class EvaluationData(Federated):
-    """The data of an evaluation, with the training data of clients with personal models."""
+    """The data of an evaluation, and the training data of the clients that have personal models."""
 
     personal: Shards = field(default_factory=dict)
     streamed: bool = False

@@ -80,16 +80,16 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def _drop_task(self, task: int) -> Dropped:
-        """Return the ledger's decision about a failed task."""
+        """Return the ledger's decision about a failed task: retry, quarantine the client, or stop the run."""
 
     @abstractmethod
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         """Return the ledger's decision for the client. The ledger chooses the fragment if `fragment` is None."""
 
     def _uncheckable_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment (or submodel number) if this check cannot compute it; otherwise None.
+        """Return the fragment (or submodel number) in the line if it cannot be computed here; otherwise None.
 
-        Methods that send the whole model have the fragment 0.
+        A method that sends the whole model has the fragment 0.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0
@@ -160,7 +160,7 @@ class AsyncChecker(Checker[AsyncLedger]):
             self._observe_duration(line, task)
 
     def _observe_duration(self, line: Line, task: LoggedTask) -> None:
-        """Update the cost estimates by a task's duration. A client's first task is slower, so it does not count."""
+        """Update the cost estimates with a task's duration. A client's first task is slower, so it does not count."""
         real = training_time(self.clock.now - task.started, task.cost, line.at_least("waited", 0))
         seconds = line.at_least("seconds", 0)
         decision = task.decision

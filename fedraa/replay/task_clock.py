@@ -1,4 +1,4 @@
-"""The clock of a logged run. It knows which clients wait for a task, and when each running task must end."""
+"""The clock of a logged run, with the clients that wait for a task and the times at which running tasks must end."""
 
 from collections import deque
 from collections.abc import Iterable

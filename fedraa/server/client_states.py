@@ -124,6 +124,9 @@ class ClientStates(Stateful):
 
 
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
-    """Return the first row of a client. NaN stands for the initial model or for the weights that the client will receive."""
+    """Return the first row of a client.
+
+    NaN stands for the initial model, or for the weights that the client receives with its first task.
+    """
     start = np.nan if isinstance(buffer.start, str) else buffer.start
     return np.full(buffer.count(parameters), start, np.float32)

@@ -194,8 +194,8 @@ class Ties:
     def reason(self, labels: Tensor, roots: Roots) -> str:
         """Return the reason why these labels are never cut.
 
-        The reason was passed to the first `pin` that affects them. Without a pin, it was passed to the first
-        `tie_along`.
+        The reason was passed to the first call of `pin` that affects the labels. If there is none, it was passed to the
+        first such call of `tie_along`.
 
         Args:
             labels: The labels.

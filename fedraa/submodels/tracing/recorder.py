@@ -342,7 +342,7 @@ class Recorder(TorchFunctionMode):
             self.track_uncut(x)
 
     def pin_unequal_buffers(self) -> None:
-        """Exclude units from cuts if a buffer that is no running statistic has different values for them."""
+        """Pin the units for which a buffer has different values. Running statistics do not count."""
         for name in sorted(self._alike.keys() & self.dim_labels.keys() - self.estimated):
             for dim, labels in self.dim_labels[name].items():
                 if not self._alike[name][dim]:

@@ -1,4 +1,4 @@
-"""The test of the width groups: a submodel must compute the same as the full module without the units that it lacks.
+"""The test of the width groups: a submodel must compute the same as the full module without the removed units.
 
 The test sets the parameters of these units to 0 in the full module, and compares both outputs.
 """
@@ -218,7 +218,10 @@ class CutChecker:
         return None
 
     def _choose_base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
-        """Return the units of the larger submodel for a test of these groups: all units, unless the module is large."""
+        """Return the units of the larger submodel for a test of these groups.
+
+        They are all units. In a large module, they are at most `NARROW_WIDTH` units of each of these groups.
+        """
         if not self._large:
             return traced.full()
         rng = np.random.default_rng(1)
