@@ -47,7 +47,7 @@ def check_terms(name: str, method: Method) -> None:
         problem = f"auto needs a fixed number of bytes per task, but {name} sends bytes at every step"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
     if local.split and getattr(method.schedule, "late", "drop") == "partial":
-        problem = f"{name} sends activations at every step, so the bytes of a task cut at the deadline are unknown"
+        problem = f"{name} sends activations at every step, so the bytes of a task that ends early are unknown"
         raise InputError("late", problem, got="partial", hint="leave it out")
     if not isinstance(local.transforms, list | tuple):
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")

@@ -27,7 +27,7 @@ RANDOM_INPUT_SIZES = (30.0, 1000.0)
 For inputs of this size, only bounded outputs, such as probabilities, stay between 0 and 1.
 """
 
-# Objectives that take logits, with the output dimension along which probabilities sum to 1. None: they need not.
+# Objectives that take logits, with the output dimension along which probabilities sum to 1 (None: no such dimension).
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
 
 

@@ -99,9 +99,9 @@ class KeptModels:
 
 
 class FineTuning:
-    """Personal models that train the global model on a client's data, with a task's epochs and learning rate.
+    """Personal models: the global model after training on a client's data with a task's epochs and learning rate.
 
-    The training does not use the server's control variates, momentum or optimizer state, compression or logit
+    The training uses no control variates, momentum or optimizer state of the server, no compression and no logit
     calibration. Every evaluation has the same random numbers. If the number of local steps depends on costs, the
     sending time counts as 0.
     """

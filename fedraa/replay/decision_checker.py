@@ -62,12 +62,12 @@ class Checker(ABC, Generic[Ledger]):
 
     @property
     def end(self) -> RoundEnd | None:
-        """The end of the current round; None without a deadline."""
+        """The deadline of the current round; None if rounds have no deadline."""
         return None
 
     @property
     def closes_at(self) -> float:
-        """The time of the deadline; infinite without one."""
+        """The time of the deadline; infinite if rounds have no deadline."""
         return inf if self.end is None else self.end.closes_at
 
     @abstractmethod

@@ -11,7 +11,8 @@ from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
 # The paragraph about groups behind the best group describes at most MOST_BEHIND groups.
 MOST_BEHIND = 4
-# A paragraph mentions idle fractions that differ by more than IDLE_GAP, and amounts that differ by a factor of TIMES.
+# A paragraph mentions fractions of idle time that differ by more than IDLE_GAP, and FLOPs or traffic that differ by at
+# least the factor TIMES.
 IDLE_GAP, TIMES = 0.1, 1.5
 # A paragraph mentions mean staleness that differs by more than STALE_GAP versions.
 STALE_GAP = 1.0

@@ -144,7 +144,7 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
 
 
 class LocalStore:
-    """A store in this process. Within a step of the server, all tasks of a fragment share one copy."""
+    """A store in this process. Within a server step, all tasks of a fragment share one copy of its parameters."""
 
     def __init__(  # noqa: PLR0913 - a call names its arguments
         self,

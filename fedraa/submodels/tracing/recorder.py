@@ -85,16 +85,16 @@ class Recorder(TorchFunctionMode):
         self.ties = Ties()
         self.dim_labels: dict[str, dict[int, Tensor]] = {}
         self.element_labels: dict[str, Tensor] = {}
-        # The dimension of each weight along which its layer's output units lie.
+        # For each weight, the dimension along which the output units of its layer lie.
         self.unit_dims: dict[str, int] = {}
-        # Reasons why parameters are never cut, by their names.
+        # For each parameter that is never cut, the reason.
         self.uncut_reasons: dict[str, str] = {}
         # The weights of grouped convolutions. A cut removes whole groups of channels.
         self.grouped: set[str] = set()
         # The labels of each view that splits a dimension of units into two. Only one of these two can be cut.
         self.split_views: list[Tensor] = []
         self.sized_calls: list[RecordedCall] = []
-        # The last function with a data-dependent result that decided a branch.
+        # The last function whose result depends on data and decided a branch.
         self.branch_function = ""
         # The last function that searched the data, such as `nonzero`.
         self.search_function = ""
