@@ -14,7 +14,7 @@ def offline_sets(costs: Costs) -> list[Ints]:
     """Return, for each client, the fragments that the offline assignment gives it.
 
     The n-th fastest client (from 1) gets the fragment ceil(nM/N), counted from the largest. With fewer clients than
-    fragments, a client also gets the fragments that would be left out before its own.
+    fragments, it gets all fragments from ceil((n-1)M/N) + 1 to ceil(nM/N).
 
     Args:
         costs: The cost of a task of client n on fragment j [N, M], in time units.

@@ -65,7 +65,7 @@ def count_once(counts: Ints, before: Ints) -> None:
 
 @dataclass(eq=False)
 class SchedulerRunner:
-    """A scheduler and the inputs of its choices, in time units: the costs [N, M] and the delay bound K."""
+    """A scheduler with the inputs of its choices: the costs [N, M] and the delay bound K, both in time units."""
 
     scheduler: Scheduler
     costs: Costs = field(init=False)
@@ -100,7 +100,7 @@ class SchedulerRunner:
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
-        A client without a feasible fragment gets its cheapest fragment if the scheduler is bounded.
+        If the scheduler is `bounded` and no fragment is feasible for the client, it gets its cheapest fragment.
 
         Args:
             client: The idle client, from 0.

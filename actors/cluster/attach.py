@@ -49,7 +49,7 @@ def join_cluster(address: str) -> None:
             logging.getLogger("ray.util.client.logsclient").setLevel(logging.ERROR)
             return
         except (RuntimeError, ConnectionError, AuthenticationError) as error:
-            # After half of `ray.init`, `ray.shutdown` can raise any exception.
+            # If `ray.init` failed halfway, `ray.shutdown` can raise any exception.
             with suppress(Exception):
                 ray.shutdown()
             if last or not any(text in str(error) for text in TRANSIENT_ERRORS):

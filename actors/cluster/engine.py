@@ -47,7 +47,7 @@ MAX_DEATHS = 3
 HEARTBEAT = Heartbeat()
 # After the loss of a cluster, its server gets this time to write a checkpoint.
 LOST_SERVER_SECONDS = 5.0
-# Time in which a new actor must answer, if it does not wait for resources.
+# A new actor must answer within this time. The limit does not apply if the actor may have to wait for resources.
 START_SECONDS = 50.0
 
 logger = logging.getLogger(__name__)
@@ -183,7 +183,7 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
     """Do nothing if the server or a shard has died, because a restart can help. Otherwise raise an error.
 
     Args:
-        error: The error of the run, which is raised if no other error below applies.
+        error: The error of the run. It is raised if none of the errors below applies.
         watch: The health check of the cluster.
         node: The name of the server's node.
 

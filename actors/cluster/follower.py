@@ -27,7 +27,7 @@ PULL_SECONDS = 2.0
 START_WARNING_SECONDS = 20.0
 # After a stop request, the server must end within this time. The time of writing a checkpoint does not count.
 STOP_SECONDS = 4.0
-# The time limit of the server's answer to `is_saving`.
+# The driver waits at most this time for the server's answer to `is_saving`.
 IS_SAVING_TIMEOUT_SECONDS = 0.5
 
 logger = logging.getLogger(__name__)
@@ -183,8 +183,7 @@ class Follower:
     def _copy_changes(self) -> None:
         """Copy new and changed files of the run from the server's node.
 
-        A resumed run removes the lines after the checkpoint from its log before its first step. So this method must be
-        called after that step.
+        A resumed run first removes the lines after the checkpoint from its log. Call this method only after that.
         """
         if self.sync is not None:
             self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))

@@ -48,8 +48,8 @@ class PaperClaim:
         figures: The paper's numbers in words.
         study: The study that tests the claim.
         metric: The metric that is compared.
-        pairs: Pairs of rows, of which the first is better according to the paper. `row @ column` names one cell instead
-            of a row.
+        pairs: Pairs of rows. According to the paper, the first row of a pair is better than the second. `row @ column`
+            names one cell instead of a row.
         columns: The columns in which rows are compared (default: all columns of the table).
         why: An explanation, if the claim does not hold in our study.
     """

@@ -46,9 +46,9 @@ Trial = Callable[[Path, np.random.Generator], Tally]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of disturbance.
+    """A kind of disturbance, such as killed workers.
 
-    It has a trial for each method or kind of process. All trials run inside the context manager `around`.
+    It has one trial for each method, or for each kind of process. All trials run inside the context manager `around`.
     """
 
     name: str

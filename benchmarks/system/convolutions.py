@@ -156,7 +156,8 @@ def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
 def format_page(rows: Sequence[dict[str, str]]) -> str:
     """Return a Markdown page with a table for each combination of CPU, instructions and versions.
 
-    A row of a table is a property of convolutions, such as the stride. It lists the values in failed and passed cases.
+    A table has a row for each property of convolutions, such as the stride. The row lists the values of the property in
+    the failed cases and in the passed cases.
     """
     parts = ["# Convolutions that overwrite memory", "", (__doc__ or "\n\n" * 2).split("\n\n")[2].strip(), ""]
     searches = dict.fromkeys(tuple(row[name] for name in COLUMNS[:5]) for row in rows)
@@ -167,7 +168,7 @@ def format_page(rows: Sequence[dict[str, str]]) -> str:
 
 
 def table_of(search: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Yield the lines of the table of one search."""
+    """Yield the lines of the table of one search: one CPU with its instructions, versions and protection."""
     cpu, isa, version, onednn, protected = search
     failed = [row for row in rows if row["result"] not in ("ok", "refused")]
     ran = [row for row in rows if row["result"] != "refused"]

@@ -21,7 +21,7 @@ LR = 0.05
 
 @dataclass(frozen=True)
 class Workload:
-    """Rounds of FedAvg with plain SGD, one local epoch, and equally large clients."""
+    """Rounds of FedAvg with plain SGD and one local epoch. All clients have the same number of samples."""
 
     name: str
     make_model: Callable[[], nn.Module]

@@ -148,7 +148,7 @@ def _open_executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
 
 
 class BareLoop:
-    """A PyTorch loop that takes only the SGD steps on the minibatches of all clients."""
+    """A PyTorch loop that takes the SGD steps on the minibatches of all clients, and does nothing else."""
 
     def __init__(self, data: Federated, hidden: int) -> None:
         self._model = build_mlp((784, hidden, 10))

@@ -20,7 +20,7 @@ Label = Annotated[int, Field(ge=0)]
 @ATTACK.register("label-flip")
 @dataclass
 class LabelFlip(Attack):
-    """Train on wrong labels: on L - 1 - y, or on `target` instead of `source`.
+    """Train on wrong labels: on L - 1 - y instead of y, for L classes, or on `target` instead of `source`.
 
     Attributes:
         source: The only label that is changed; None to change all labels.

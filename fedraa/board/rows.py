@@ -62,7 +62,7 @@ def _metric_columns(run: WatchedRun, about: About) -> dict[str, Any]:
 
 
 def _last_value(run: WatchedRun, name: str) -> float | None:
-    """Return the last value of an evaluations' column; None before the first evaluation."""
+    """Return the last value of a column of the evaluations; None before the first evaluation."""
     if run.evaluations is None or len(run.evaluations) == 0:
         return None
     return float(run.evaluations.column(name)[-1])

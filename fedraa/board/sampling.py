@@ -32,8 +32,8 @@ def visible_range(x: Floats, low: float, high: float) -> slice:
 def thin_curve(y: Floats, points: int = POINTS) -> Indices:
     """Return the indices of at most `points` points that show a curve with all its peaks.
 
-    The curve is cut into pieces of equal length. Each piece has its minimum and its maximum. A value that is not finite
-    is selected only if its piece has no finite value.
+    The curve is cut into pieces of equal length. The minimum and the maximum of each piece are selected. A value that
+    is not finite is selected only if its piece has no finite value.
 
     Args:
         y: The values of the curve.
@@ -41,7 +41,7 @@ def thin_curve(y: Floats, points: int = POINTS) -> Indices:
     """
     if len(y) <= points:
         return np.arange(len(y))
-    # A piece has two points. One piece fewer is enough, because the first and the last point are always selected.
+    # The first and the last point are always selected. Each piece adds two points, so there are points // 2 - 1 pieces.
     edges = np.linspace(0, len(y), points // 2).astype(np.int64)
     low = [first + int(np.argmin(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, np.inf), edges)]
     high = [first + int(np.argmax(part)) for first, part in _split_curve(np.where(np.isfinite(y), y, -np.inf), edges)]

@@ -102,7 +102,7 @@ class ProgressLog(Callback):
         return self._run.metric_spec.main
 
     def _state_text(self) -> str:
-        """Return the current preparation as text, or the progress during training."""
+        """Return a text about the current preparation, or about the progress if the training has begun."""
         progress = self._progress
         if progress is None or self._doing is not None:
             return self._doing or "starting"

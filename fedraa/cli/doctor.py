@@ -52,7 +52,7 @@ class Diagnosis:
         versions: The version of Python and of each package that fedraa uses; None for a missing package.
         machine: Descriptions of the system, processor, cores, memory and disk, by name.
         gpus: The name and memory of each GPU that PyTorch can use.
-        cluster: The address of the checked Ray cluster, and whether it answers; None if none was checked.
+        cluster: The address of the checked Ray cluster, and whether it answers; None if no cluster was checked.
         findings: The known faults that this installation has.
     """
 

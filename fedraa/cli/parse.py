@@ -121,7 +121,7 @@ def _value_of_config_flag(arguments: Sequence[str]) -> str | None:
 def _command_default(command: Callable[..., Command], path: str | None) -> dict[str, Any]:
     """Return tyro's argument `default`: the command with the experiment of the configuration file.
 
-    Without a file, return no arguments.
+    Without a file, return an empty dict, so that tyro uses its own defaults.
     """
     if path is None:
         return {}
@@ -152,7 +152,7 @@ def _raise_sentence(
     commands: Functions,
     arguments: Sequence[str],
 ) -> None:
-    """Raise an InputError for a known type of tyro's parser errors."""
+    """Raise an InputError that explains an error of tyro's parser. Do nothing if the error has an unknown type."""
     match event:
         case _errors.UnrecognizedArgs(tokens=tokens):
             raise _unknown_word_error(tokens[0], program, commands, arguments)

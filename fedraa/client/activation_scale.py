@@ -11,8 +11,8 @@ from fedraa.submodels import Traced
 def scale_readers(module: nn.Module, traced: Traced, widths: tuple[int, ...], *, inner: bool = False) -> None:
     """Multiply the inputs of some layers of a fragment by (units of the full model) / (units of the fragment).
 
-    These are the layers that have fewer inputs than in the full model, but all of its outputs. With the scaling, the
-    full model's logits are the mean of the fragments' logits, weighted by their shares of the units.
+    These are the layers that have fewer inputs than in the full model, but the same outputs. With the scaling, the full
+    model's logits are the mean of the fragments' logits, weighted by their shares of the units.
 
     Args:
         module: The module of the fragment. Hooks are added to its layers.

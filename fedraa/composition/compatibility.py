@@ -47,7 +47,7 @@ def check_terms(name: str, method: Method) -> None:
         problem = f"auto needs a fixed number of bytes per task, but {name} sends bytes at every step"
         raise InputError("local_steps", problem, got=local.steps, hint="give a number")
     if local.split and getattr(method.schedule, "late", "drop") == "partial":
-        problem = f"{name} sends activations at every step, so the bytes of a task cut at the deadline are unknown"
+        problem = f"{name} sends activations at every step, so the bytes of a task that ends early are unknown"
         raise InputError("late", problem, got="partial", hint="leave it out")
     if not isinstance(local.transforms, list | tuple):
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
@@ -98,7 +98,8 @@ def _check_refused(name: str, method: Method) -> None:
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
-    # For each option: a value that counts as true if it is on, the option's value, and the text that turns it off.
+    # For each option: a value that counts as true if the option is on, the option's value, and the value that turns the
+    # option off.
     options = {
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
@@ -109,7 +110,7 @@ def _check_refused(name: str, method: Method) -> None:
     }
     for option, reason in refused.items():
         if option not in options:
-            raise InputError("refuses", f"{name} refuses an unknown option", got=option, expected=", ".join(options))
+            raise InputError("refuses", f"{name} lists an unknown option", got=option, expected=", ".join(options))
         is_on, value, off = options[option]
         if is_on:
             raise InputError(option, f"it breaks {name}: {reason}", got=value, hint=f"set it to {off}")
@@ -166,7 +167,7 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
 
 
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
-    """Raise InputError if a choice needs class labels that the objective does not have."""
+    """Raise InputError if the method or `vmap_batch` needs class labels that the objective does not have."""
     if objective.classifies:
         if vmap_batch > 1 and objective.auxiliary:
             problem = "tasks of a model with auxiliary outputs cannot be trained in one batched computation"
@@ -184,7 +185,7 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
-    """Raise InputError if a transform moves parts of a sample, and the target has parts that must move with them."""
+    """Raise InputError if a transform moves parts of a sample, but not the target, such as a segmentation mask."""
     moving = [transform_name(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
         problem = f"{moving[0]} moves parts of a sample, but the targets of {objective.name} do not move with them"
@@ -266,7 +267,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
 
 
 def _trains_full_width(policy: SubmodelPolicy) -> bool:
-    """Return True if the policy only masks coordinates of the whole model."""
+    """Return True if clients hold the whole model, even if they train only some parameters."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels
     return policy.full_width

@@ -21,7 +21,7 @@ from fedraa.server.schedule import SCHEDULER
 
 
 def check_privacy(experiment: Experiment, method: Method) -> None:
-    """Raise InputError if a method with privacy uses values of clients that are not clipped."""
+    """Raise InputError if a method with privacy uses unclipped values of clients."""
     if experiment.privacy is None:
         return
     privacy = PRIVACY.resolve(experiment.privacy)
@@ -100,13 +100,13 @@ def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
         problem = "the epsilon of Poisson rounds assumes that each round draws from all clients"
         raise InputError("max_participations", problem, got=tasks, hint="leave it out, or give participation sample:K")
     if participation.expected_size(2) is None:
-        problem = "the expected number of clients in a round is unknown, but privacy divides the sum by it"
+        problem = "the expected number of clients in a round is unknown, but privacy divides the sum by this number"
         got = text_of(participation)
         raise InputError("participation", problem, got=got, expected="all, sample:K, bernoulli:P or poisson:P")
 
 
 def _check_async_rule(name: str, rule: Any) -> None:
-    """Raise InputError if private values weight the updates, or if the rule adds no noise."""
+    """Raise InputError if the weights of updates depend on private values, or if the rule adds no noise."""
     if rule.participation_correction:
         problem = "weights by numbers of samples may exceed 1"
         raise InputError("update.participation_correction", problem, got=rule.participation_correction, hint="give 0")

@@ -66,7 +66,7 @@ def require_finite(name: str, x: npt.NDArray[np.float32]) -> npt.NDArray[np.floa
 
 
 def not_finite(field: str, hint: str = "") -> InputError:
-    """Return an error about a value that is NaN or infinite. `field` names its row."""
+    """Return an error about a value that is NaN or infinite. `field` names the row, such as `x_train row 7`."""
     problem = "it has NaN, infinity or a value beyond float32"
     return InputError(field, problem, expected="finite numbers", hint=hint)
 

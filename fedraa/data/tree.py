@@ -69,7 +69,7 @@ def count_bytes(tree: Tree) -> int:
 
 
 def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
-    """Return the first row with NaN or infinity, or None. The function checks `block` rows at a time to save memory."""
+    """Return the index of the first row with NaN or infinity, or None. Check `block` rows at a time to save memory."""
     arrays = [leaf for leaf in list_leaves(tree) if leaf.dtype.kind == "f"]
     if not arrays:
         return None

@@ -109,5 +109,5 @@ def _convert_samples(split: Any) -> tuple[Images, Labels]:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Return True if the permission bits of the folder allow writing, also for the user root."""
+    """Return True if this process may write to the folder. Even for root, a permission bit must allow it."""
     return os.access(folder, os.W_OK) and bool(folder.stat().st_mode & 0o222)

@@ -19,8 +19,8 @@ Widths = tuple[int, ...]
 FLOAT32_BYTES = 4
 # A client's speed is estimated from the median of this number of its last observed durations.
 DURATION_WINDOW = 5
-# While the first duration of each client is observed, the cost table is computed at most this number of times. A table
-# covers all clients, so it is expensive.
+# While each client is observed once, the cost table is computed at most this number of times. A table covers all
+# clients, so it is expensive.
 MAX_FIRST_TABLES = 64
 # The workers' speed is estimated from the fastest among this number of recent tasks of all clients.
 PACE_WINDOW = 20
@@ -144,7 +144,8 @@ class CostModel(Stateful):
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        Unlike `table`, it does not depend on observed durations: the server would observe its own delays.
+        Unlike `table`, it does not depend on observed durations. The server holds updates back for this duration, so it
+        would observe its own delays.
 
         Args:
             widths: The widths of the submodel.
@@ -274,7 +275,7 @@ class CostModel(Stateful):
         return np.stack([self._auto_steps(auto, widths, clients) for widths in shapes], axis=1).astype(np.float64)
 
     def sent(self, widths: Widths) -> int:
-        """Return the bytes of one transfer of a submodel, without compression and personal layers."""
+        """Return the uncompressed bytes of one transfer of a submodel. Personal layers are not sent."""
         cost = self._trained_cost(widths)
         return cost.bytes - FLOAT32_BYTES * cost.personal
 
@@ -290,8 +291,8 @@ class CostModel(Stateful):
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """Return the table c[n, j] [N, M]: the expected duration of one task of client n on submodel j.
 
-        It is the modelled duration, scaled by the client's observed durations; infinite if the submodel does not fit in
-        the client's memory.
+        The modelled duration is scaled by the client's observed durations. An entry is infinite if the submodel does
+        not fit in the client's memory.
         """
         columns = []
         for widths in shapes:
@@ -324,8 +325,8 @@ class CostModel(Stateful):
         """Record the observed duration of a task. Return True if the table of costs has changed.
 
         The client's row in the table is scaled by the median of its last `DURATION_WINDOW` ratios of observed to
-        modelled durations. For this ratio, a modelled duration is at least the real time that the task would take at
-        the best recent speed of a worker. So a slow worker does not count as a slow device. With more than
+        modelled durations. In this ratio, the modelled duration is never smaller than the real time that the fastest
+        recent worker would need. So a slow worker does not make the device look slow. With more than
         `MAX_FIRST_TABLES` clients, the table changes only after several observations.
 
         Args:
@@ -365,7 +366,10 @@ class CostModel(Stateful):
         return self._local.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
 
     def _map_sizes(self, function: Callable[[int], float]) -> Floats:
-        """Return `function(number of samples)` of every client, [N]. Equal numbers need only one call."""
+        """Return `function(number of samples)` of every client, [N].
+
+        The function is called once for each distinct number of samples.
+        """
         sizes, shard = np.unique(self._sizes, return_inverse=True)
         return np.array([function(int(size)) for size in sizes], np.float64)[shard]
 
@@ -385,7 +389,7 @@ class CostModel(Stateful):
         return self._measure(widths)
 
     def moved_bytes(self, widths: Widths) -> tuple[int, int]:
-        """Return the bytes that a client receives and sends for a dense submodel, after compression."""
+        """Return the bytes that a client receives and sends for a submodel without a mask, after compression."""
         sent = self.sent(widths)
         return wire_bytes(self.download, sent // FLOAT32_BYTES), wire_bytes(self.compressor, sent // FLOAT32_BYTES)
 

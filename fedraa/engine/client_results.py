@@ -67,7 +67,7 @@ class ClientResults(Stateful):
         return {"updates": tasks.applied.copy(), "quarantined": quarantined}
 
     def take(self, pending: Evaluating, evaluation: Evaluation) -> None:
-        """Write the results of a selected evaluation. Keep others, because they may be the last."""
+        """Write the results of an evaluation if it is selected. Otherwise keep them: it may be the last evaluation."""
         if self._write is None or not evaluation.clients:
             return
         self._unwritten = {

@@ -27,7 +27,7 @@ RANDOM_INPUT_SIZES = (30.0, 1000.0)
 For inputs of this size, only bounded outputs, such as probabilities, stay between 0 and 1.
 """
 
-# Objectives that take logits, with the output dimension along which probabilities sum to 1.
+# Objectives that take logits, with the output dimension along which probabilities sum to 1 (None: no such dimension).
 _CLASS_DIMENSION = {Classification: 1, Segmentation: 1, NextToken: -1, MultiLabel: None}
 
 
@@ -41,7 +41,7 @@ def issue_warnings(sentences: Iterable[str | None]) -> None:
 def find_large_inputs(data: Federated, *, standardise: bool) -> str | None:
     """Return a warning if the absolute value of an input exceeds `LARGEST_INPUT`.
 
-    Only a few samples of a data source are checked.
+    If the samples come from a data source, only a few of them are checked.
     """
     for split, tree in (("x_train", data.dataset.x_train), ("x_test", data.dataset.x_test)):
         for name, x in _named_arrays(tree, split):
@@ -176,7 +176,7 @@ def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
 def _trial_outputs(
     model: nn.Module, example: Tree, objective: Objective, *, factors: tuple[float, ...]
 ) -> list[Tensor]:
-    """Return the model's outputs for samples and for random inputs of each scale; empty if the model fails."""
+    """Return the model's outputs for samples, and for random inputs of each size in `factors`; empty if it fails."""
     samples = map_tree(lambda x: x[:TRIED_ROWS], example)
     generator = torch.Generator().manual_seed(0)
     trials = [samples]

@@ -73,7 +73,7 @@ class RunSession:
         self._dispatcher = EventDispatcher(callbacks)
         experiment = spec.experiment
         self._log = EventLog(directory, driver, self._dispatcher.recorded, clients=experiment.client_evals is not None)
-        # Settings that must stay the same until a resume.
+        # Each checkpoint gets a copy of these settings, which must not change before a resume.
         self._pinned: dict[str, Any] = {}
         self._workers = executor.workers
         self._store = store
@@ -194,7 +194,7 @@ class RunSession:
             self._dispatcher.replay_events(History(self._directory).lines(), next_undelivered)
 
     def _find_damage(self, state: State) -> str | None:
-        """Return why the log lacks lines that the checkpoint needs, or None if the run can resume."""
+        """Return the reason why the log does not fit the checkpoint, or None if the run can resume."""
         return describe_damage(self._directory, state["log"])
 
     def _write_results(self, reason: StopReason) -> None:
@@ -231,7 +231,7 @@ class RunSession:
         return summary
 
     def _save_checkpoint(self) -> float:
-        """Save a checkpoint. Return the seconds that it took to write the newest checkpoint."""
+        """Save a checkpoint. Return the duration of the last finished write of a checkpoint, in seconds."""
         self._log.sync()
         state = self._loop.state() | {ASKED: self._pinned}
         with raise_unwritable(self._directory):

@@ -31,7 +31,7 @@ class TaskFailures:
 
     def __init__(self) -> None:
         self._attempts: Counter[int] = Counter()
-        # Only failures on healthy workers, which the client may have caused.
+        # This counts only failures on healthy workers, because the client may have caused them.
         self._client_faults: Counter[int] = Counter()
 
     def add(self, task: int, fault: Fault) -> FailureAction:
@@ -46,7 +46,7 @@ class TaskFailures:
         return FailureAction.GIVE_UP
 
     def forget_task(self, task: int) -> None:
-        """Remove the counts of a task that is no longer in flight."""
+        """Remove the counts of a task's failed attempts, when the task is no longer in flight."""
         self._attempts.pop(task, None)
         self._client_faults.pop(task, None)
 

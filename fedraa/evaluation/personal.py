@@ -21,7 +21,7 @@ Shards = Mapping[int, tuple[Tree, npt.NDArray[Any]]]
 
 @dataclass(frozen=True, eq=False)
 class EvaluationData(Federated):
-    """The data of an evaluation, with the training data of clients with personal models."""
+    """The data of an evaluation, and the training data of the clients that have personal models."""
 
     personal: Shards = field(default_factory=dict)
     streamed: bool = False
@@ -65,8 +65,8 @@ class PersonalModels(Protocol):
             params: The global model [d].
             kept: The rows that `ClientStates.copy_rows` returned.
             client: The client.
-            x: Its training inputs [n, ...].
-            y: Its training targets [n, ...].
+            x: The client's training inputs [n, ...].
+            y: The client's training targets [n, ...].
         """
 
 
@@ -99,9 +99,9 @@ class KeptModels:
 
 
 class FineTuning:
-    """Personal models that train the global model on a client's data, with a task's epochs and learning rate.
+    """Personal models: the global model after training on a client's data with a task's epochs and learning rate.
 
-    The training does not use the server's control variates, momentum or optimizer state, compression or logit
+    The training uses no control variates, momentum or optimizer state of the server, no compression and no logit
     calibration. Every evaluation has the same random numbers. If the number of local steps depends on costs, the
     sending time counts as 0.
     """

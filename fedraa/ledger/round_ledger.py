@@ -138,7 +138,7 @@ class RoundLedger(TaskLedger):
         return dispatch
 
     def close_round(self) -> RoundClosed:
-        """End the round. Each fragment that at least one client trained has one more update."""
+        """End the round. Add one update to the count of each fragment that at least one client trained."""
         count_once(self.stats.counts, self._counts_before)
         closed = RoundClosed(self.step, tuple(self._reported))
         self.step += 1

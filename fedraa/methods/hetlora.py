@@ -23,7 +23,7 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.slices import Prefix
 
-# Smallest weight of an adapter if the products B A of all adapters are 0.
+# The smallest weight of a client. It keeps the sum of the weights above 0 if the products B A of all clients are 0.
 MIN_WEIGHT = 1e-12
 
 
@@ -52,7 +52,7 @@ class HetLoRA(LowRank):
         super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        # Coordinates of adapters that some clients of the round did not train. These clients count as 0.
+        # Coordinates of adapters that only some clients of the round trained. The other clients count as 0.
         mine = self._adapter_mask() & totals.covered & (totals.coverage < self._reports)
         participants = np.float32(self._participants)
         self._reports = 0

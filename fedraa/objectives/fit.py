@@ -35,7 +35,7 @@ def make_objective(description: object) -> Objective:
 
 
 def describe_misfit(objective: Objective, result: Any, targets: Tensor, classes: int) -> str | None:
-    """Return the end of a sentence about how a model's result does not match the targets; None if it does.
+    """Return the reason why a model's result does not fit the targets, as the end of a sentence; None if it fits.
 
     Args:
         objective: The objective.

@@ -40,7 +40,7 @@ class Checker(ABC, Generic[Ledger]):
         self._rules = rules
 
     def dispatch(self, line: Line) -> None:
-        """Check the choice of a task, and its costs if the rules determine them."""
+        """Check the client and the fragment of a new task, and its costs if they can be computed."""
         decision = self._assign_task(line, self.clock.next_client(line), self._uncheckable_fragment(line))
         costs = None
         if self._rules.costs_known:
@@ -62,12 +62,12 @@ class Checker(ABC, Generic[Ledger]):
 
     @property
     def end(self) -> RoundEnd | None:
-        """The end of the current round; None without a deadline."""
+        """The deadline of the current round; None if rounds have no deadline."""
         return None
 
     @property
     def closes_at(self) -> float:
-        """The time of the deadline; infinite without one."""
+        """The time of the deadline; infinite if rounds have no deadline."""
         return inf if self.end is None else self.end.closes_at
 
     @abstractmethod
@@ -80,16 +80,16 @@ class Checker(ABC, Generic[Ledger]):
 
     @abstractmethod
     def _drop_task(self, task: int) -> Dropped:
-        """Return the ledger's decision about a failed task."""
+        """Return the ledger's decision about a failed task: retry, quarantine the client, or stop the run."""
 
     @abstractmethod
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         """Return the ledger's decision for the client. The ledger chooses the fragment if `fragment` is None."""
 
     def _uncheckable_fragment(self, line: Line) -> int | None:
-        """Return the logged fragment (or submodel number) if this check cannot compute it; otherwise None.
+        """Return the fragment (or submodel number) in the line if it cannot be computed here; otherwise None.
 
-        Methods that send the whole model have the fragment 0.
+        A method that sends the whole model has the fragment 0.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0
@@ -117,10 +117,10 @@ class Checker(ABC, Generic[Ledger]):
 
 
 class AsyncChecker(Checker[AsyncLedger]):
-    """A checker for asynchronous servers. It applies updates without their values.
+    """A checker for asynchronous servers. It applies updates without their parameters, which are not in the log.
 
     Some log entries cannot be computed again, so the checker accepts them: choices of a custom scheduler, weights that
-    depend on parameters, and the new versions and kept tasks of a custom rule.
+    depend on parameters, and if a custom rule makes a new version or lets a client keep its task.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -160,7 +160,7 @@ class AsyncChecker(Checker[AsyncLedger]):
             self._observe_duration(line, task)
 
     def _observe_duration(self, line: Line, task: LoggedTask) -> None:
-        """Update the cost estimates by a task's duration. A client's first task is slower, so it does not count."""
+        """Update the cost estimates with a task's duration. A client's first task is slower, so it does not count."""
         real = training_time(self.clock.now - task.started, task.cost, line.at_least("waited", 0))
         seconds = line.at_least("seconds", 0)
         decision = task.decision
@@ -209,9 +209,9 @@ class AsyncChecker(Checker[AsyncLedger]):
 
 
 class RoundChecker(Checker[RoundLedger]):
-    """A checker for servers in rounds. It computes the weights from the configuration.
+    """A checker for servers in rounds. It computes the weights of updates from the configuration.
 
-    If submodels and costs depend on the model's values, the checker accepts the logged ones.
+    If submodels and costs depend on the model's values, the checker accepts the submodels and costs in the log.
     """
 
     def __init__(self, rules: Rules) -> None:

@@ -1,4 +1,4 @@
-"""The clock of a logged run. It knows which clients wait for a task, and when each running task must end."""
+"""The clock of a logged run, with the clients that wait for a task and the times at which running tasks must end."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from fedraa.server.tasks import lost_flops
 class LoggedTask:
     """A task in flight, from `started` to `due` on the run's clock.
 
-    `costs` is None if the rules do not determine the costs. `cost` is the logged cost.
+    `costs` are the computed costs, or None if they cannot be computed. `cost` is the logged cost.
     """
 
     decision: Dispatch
@@ -63,7 +63,7 @@ class TaskClock:
         Args:
             line: The `dispatch` event.
             decision: The decision of the ledger.
-            costs: The costs; None if the rules do not determine them.
+            costs: The computed costs; None if they cannot be computed.
         """
         line.expect_value("fragment_updates", list(decision.fragment_updates))
         line.expect_value("feasible_fragments", list(decision.feasible))
@@ -122,7 +122,8 @@ class TaskClock:
     def close_late(self, line: Line, closes_at: float) -> None:
         """Check that the first `lost` line of a round is not before the deadline, and move the clock.
 
-        On the virtual clock, all tasks that are due by the deadline must have ended before.
+        The virtual clock moves to the deadline, and no running task may be due by then. The wall clock moves to the
+        time of the line.
         """
         if self._rules.wall:
             self.advance_clock(line)
@@ -159,7 +160,7 @@ class TaskClock:
     def advance_clock(self, line: Line) -> None:
         """Check the time in a line, and move the clock.
 
-        The virtual clock must have this time. The wall clock must not have a later time.
+        On the virtual clock, the line must have the clock's time. On the wall clock, it may have a later time.
         """
         if not self._rules.wall:
             line.expect_value("t", self.now)

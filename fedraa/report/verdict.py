@@ -1,4 +1,4 @@
-"""Paragraphs about a comparison: the best method, significance, differences, a weakness, and next steps."""
+"""Paragraphs that compare methods: the best method and its weakness, significance, differences, and next steps."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,11 +11,12 @@ from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
 # The paragraph about groups behind the best group describes at most MOST_BEHIND groups.
 MOST_BEHIND = 4
-# A paragraph mentions idle fractions that differ by more than IDLE_GAP, and amounts that differ by a factor of TIMES.
+# A paragraph mentions fractions of idle time that differ by more than IDLE_GAP, and FLOPs or traffic that differ by at
+# least the factor TIMES.
 IDLE_GAP, TIMES = 0.1, 1.5
 # A paragraph mentions mean staleness that differs by more than STALE_GAP versions.
 STALE_GAP = 1.0
-# A run still improves if the last fifth of its evaluations brought more than this fraction of its whole gain.
+# A run still improves if its last fifth of evaluations brought more than this fraction of its gain in the main metric.
 RISING = 0.01
 
 
@@ -155,7 +156,7 @@ def _times_to_target(group: Group) -> tuple[float, ...]:
 
 
 def _gain_sign(metric_spec: MetricSpec, metric: str) -> int:
-    """Return 1 if more of the metric is better, otherwise -1."""
+    """Return 1 if a larger value of the metric is better, otherwise -1."""
     return 1 if metric_spec.better(metric) == "max" else -1
 
 
@@ -167,7 +168,7 @@ def _finite_or_inf(value: float) -> float:
 
 
 def _describe_followers(ranking: Ranking) -> str:
-    """Return a paragraph about the next groups: differences from the first group that may be the reason."""
+    """Return a paragraph about the groups behind the first group: large differences that may make them worse."""
     first = ranking.first
     sentences = []
     for group in ranking.groups[1 : 1 + MOST_BEHIND]:
@@ -280,7 +281,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
 
 
 def still_improves(run: Run) -> bool:
-    """Return True if the last fifth of the evaluations brought more than `RISING` of the run's whole gain."""
+    """Return True if the last fifth of evaluations brought more than `RISING` of the whole gain in the main metric."""
     values = run.evals[run.metric_spec.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False

@@ -18,8 +18,8 @@ from fedraa.vectors.index_ranges import where_of
 class ClientStates(Stateful):
     """The kept values of all clients: one row per client in each kept buffer.
 
-    A real device would keep its values itself. Here tasks and updates carry them, without traffic, so that any worker
-    can train any client. Only the values of trained coordinates change.
+    A real device would keep its values itself. Here tasks and updates carry them, so that any worker can train any
+    client. This does not count as traffic. Only the values of trained coordinates change.
 
     Args:
         buffers: The declarations of the buffers.
@@ -52,8 +52,8 @@ class ClientStates(Stateful):
     def send(self, client: int, assignment: Assignment) -> Mapping[str, Extra]:
         """Return the extra buffers of the client's task.
 
-        Values outside of the task's mask are NaN in a buffer that starts from the received weights, and 0 in others. A
-        personal model keeps these values if the task carries the whole model.
+        Outside of the task's mask, a buffer that starts from the received weights has NaN, and other buffers have 0. If
+        the assignment has `keeps_rest`, a personal model keeps its values there.
         """
         return {key: LazyBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
@@ -86,7 +86,7 @@ class ClientStates(Stateful):
     def _cut_row(self, key: str, client: int, assignment: Assignment) -> Vector:
         """Return a copy of the client's values on the coordinates of a task.
 
-        NaN marks coordinates that the client has never trained, in a buffer that starts from the received weights.
+        In a buffer that starts from the received weights, NaN marks coordinates that the client has never trained.
         """
         buffer = self._buffers[key]
         row = self._rows[key].peek_row(client)
@@ -124,6 +124,9 @@ class ClientStates(Stateful):
 
 
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
-    """Return the first row of a client. In its first task, the client replaces NaN by the received weights."""
+    """Return the first row of a client.
+
+    NaN stands for the initial model, or for the weights that the client receives with its first task.
+    """
     start = np.nan if isinstance(buffer.start, str) else buffer.start
     return np.full(buffer.count(parameters), start, np.float32)

@@ -1,8 +1,8 @@
 """Server optimizers with steps of a fixed length: normalised momentum, and Muon (Jordan et al. 2024).
 
-The direction of a step comes from a linear minimization oracle (LMO): the vector in the unit ball of a norm that has
-the largest scalar product with the momentum. The length of the delta does not matter, so `server_lr` is in units of the
-weights.
+The direction of a step comes from a linear minimization oracle (LMO). Of all vectors in the unit ball of a norm, the
+LMO returns the vector with the largest scalar product with the momentum. The length of the delta does not matter, so
+`server_lr` is in units of the weights.
 """
 
 from abc import abstractmethod
@@ -140,9 +140,9 @@ class Muon(FixedLengthStep):
             start = stop
 
     def _orthogonalize_block(self, matrix: Matrix, moved: Mask) -> None:
-        """Orthogonalise, in place, the rows and columns of a matrix that some client trained.
+        """Orthogonalise a block of a matrix in place: the rows and columns in which clients trained an entry.
 
-        All other coordinates of the matrix must be 0.
+        All entries outside of the block must be 0.
         """
         block = np.ix_(moved.any(axis=1), moved.any(axis=0))
         part = matrix[block]

@@ -73,7 +73,7 @@ class Deadline:
     paces: RealPaces | None = field(default=None, compare=False)
 
     def end_of(self, started: float) -> RoundEnd:
-        """Return the end of a round that began at `started`."""
+        """Return the deadline of a round that began at `started`."""
         return RoundEnd(started + self.duration, self.partial, self.timing, self.paces)
 
 

@@ -103,7 +103,7 @@ class RoundServer(Stateful):
         self.task_table = task_table
         self._run = run
         self._fragments: list[Assignment] = []
-        # With a scheduler, this sampler does nothing at the end of a round.
+        # A method with a scheduler has no sampler of its own. This one does nothing at the end of a round.
         self._sampler = SubmodelSampler()
         if isinstance(components.submodels, SubmodelSampler):
             self._sampler = components.submodels
@@ -290,7 +290,7 @@ class RoundServer(Stateful):
         )
 
     def _move_model(self, totals: RoundTotals) -> None:
-        """Move the model by the round's mean delta. Pass the step to the auxiliary state and the sampler."""
+        """Move the model by the round's mean delta. Then call `close` of the auxiliary state and the sampler."""
         delta, moved = self._aggregator.finish(totals)
         with convert_errors("server_optimizer", self._optimizer):
             self._optimizer.step(self.params, delta, moved)

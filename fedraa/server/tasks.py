@@ -75,7 +75,7 @@ class TaskTable(Stateful):
         self.quarantined: dict[int, str] = {}
         """For each quarantined client, the reason."""
         self.round_end: RoundEnd | None = None
-        """The end of the current round, which cuts tasks short; None without a deadline."""
+        """The deadline of the current round; None if rounds have no deadline."""
         self.lost: list[int] = []
         """The tasks that were lost and for which the loop still waits. The loop empties this list."""
         self.staleness = 0.0

@@ -78,7 +78,7 @@ class Judge:
 
 
 def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
-    """Return an Optuna study that contains the finished trials. Their values are ranks by `trial_merit`."""
+    """Return an Optuna study with the finished trials. The value of a trial in it is its rank by `trial_merit`."""
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)

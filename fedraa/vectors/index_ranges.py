@@ -4,7 +4,7 @@
 - A buffer [k] has the values of k coordinates, such as those of a submodel.
 - A range is a sequence of consecutive coordinates.
 - A chunk is a slice of a buffer. It is small enough for the CPU cache.
-- A part of a chunk is a slice of it. One slice or index array of the full vector has the same coordinates.
+- A part of a chunk is a slice of the chunk. Its coordinates are one slice, or one index array, of the full vector.
 
 Example: a buffer has the coordinates 2, 3, 4, 8, 9. Its ranges are 2 to 4 and 8 to 9. The chunk `slice(1, 5)` of the
 buffer has two parts, with the coordinates `slice(3, 5)` and `slice(8, 10)`.
@@ -39,7 +39,7 @@ class IndexRanges:
     Attributes:
         index: All coordinates [k].
         starts: The first coordinate of each range.
-        places: The position of each range in the buffer, and then the length of the buffer.
+        places: The position in the buffer at which each range starts. The last entry is the length of the buffer.
     """
 
     index: Index
@@ -63,7 +63,7 @@ class IndexRanges:
         """
         number = bisect_right(self.places, chunk.start) - 1
         last = bisect_left(self.places, chunk.stop)
-        # All ranges before this number end inside the chunk.
+        # The index of the first range that does not end inside the chunk.
         incomplete = bisect_right(self.places, chunk.stop) - 1
         while number < last:
             first, stop = max(self.places[number], chunk.start), min(self.places[number + 1], chunk.stop)
@@ -96,7 +96,7 @@ class IndexRanges:
 
     @cached_property
     def _distance_changes(self) -> list[int]:
-        """Return the numbers of the ranges at which the distance changes, and then the number of all ranges."""
+        """Return the index of each range at which the distance changes, and at the end the count of all ranges."""
         return [*(np.flatnonzero(np.diff(self._range_distances)) + 1).tolist(), len(self.starts)]
 
 

@@ -55,7 +55,7 @@ POLICIES: dict[str, dict[str, Any]] = {
 
 
 def shuffled_policies(scale: Scale) -> Study:
-    """Compare rolling, random and static submodels with full models: Figures 1-4, Table 4."""
+    """Compare rolling, random and static submodels with full models (the paper's Figures 1-4 and Table 4)."""
     smallest = scale.pick_value(0.25, 0.25, 0.0625)
     capacities = {
         "mixed": scale.pick_value((1.0, 0.5, 0.25), (1.0, 0.5, 0.25), (1.0, 0.5, 0.25, 0.125, 0.0625)),
@@ -95,7 +95,7 @@ def shuffled_policies(scale: Scale) -> Study:
 
 
 def shuffled_norms(scale: Scale) -> Study:
-    """Compare submodel policies on CNNs with static batch norm and without norm: Table 4."""
+    """Compare submodel policies on CNNs with static batch norm and without norm (the paper's Table 4)."""
     networks = {"batch norm": f"{NETWORKS}:batch_norm_cnn", "no norm": "cnn"}
     capacities: tuple[float, ...] = (0.25,)
     if scale.paper:
@@ -124,7 +124,7 @@ def shuffled_norms(scale: Scale) -> Study:
 
 
 def shuffled_generalisation(scale: Scale) -> Study:
-    """Compare submodels with full models by the gap between training and test results: Tables 1 and 2."""
+    """Compare submodels with full models by the gap between training and test results (the paper's Tables 1 and 2)."""
     rows: dict[str, dict[str, Any]] = {
         "full (FedAvg)": {"method": "fedavg"},
         "random": {"method": "bernoulli-kernels", "capacities": (0.5,)},

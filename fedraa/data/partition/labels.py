@@ -31,10 +31,11 @@ class Labels(ByClass):
         return apportion_classes(self._draw_shares(len(totals), clients, rng), totals, rng)
 
     def _draw_shares(self, classes: int, clients: int, rng: np.random.Generator) -> Shares:
-        """Return which fraction of each class each client gets, [classes, clients].
+        """Return the fraction of each class that each client gets, [classes, clients].
 
-        Clients form blocks in which every class can occur equally often. Each block arranges the classes in a
-        random circle. Its clients take consecutive classes from the circle, so no client gets a class twice.
+        Clients form blocks. A block is just large enough that all classes occur equally often in it. Each block
+        arranges the classes in a random circle. One client after another takes the next `per_client` classes of the
+        circle, so no client gets a class twice.
 
         Raises:
             InputError: `per_client` exceeds the number of classes, or is too small to cover all classes.

@@ -75,7 +75,7 @@ def _seed_generator(generator: ItemGenerator, seed: int) -> None:
         generator.state = type(generator)(seed).state
     else:
         try:
-            # Only a Mersenne Twister has `seed`. It is a hundred times faster than setting a state.
+            # Only a Mersenne Twister has `seed`, which is a hundred times faster than setting a state.
             generator.seed(divmod(seed, WORD))
         except TypeError:
             kind = generator.get_state(legacy=False)["bit_generator"]

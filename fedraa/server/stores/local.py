@@ -27,7 +27,7 @@ An executor may put the buffer into memory that all workers can read.
 class Store(Protocol):
     """The owner of an asynchronous server's parameters.
 
-    A result of a call includes all updates of earlier calls.
+    Each call sees all updates of earlier calls.
     """
 
     @property
@@ -68,7 +68,7 @@ class Store(Protocol):
         """Remove a quarantined client from the rule's state."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
-        """Return the values of the tasks' buffers, by task number. Tasks with the same buffer share one array."""
+        """Return the parameters that each task carries, by task number. Tasks with the same buffer share one array."""
 
     def sent_again(self, tasks: list[Task]) -> list[Task]:
         """Put the buffers of a checkpoint's tasks into this store. Return the tasks with the new buffers."""
@@ -144,7 +144,7 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
 
 
 class LocalStore:
-    """A store in this process. Within a step of the server, all tasks of a fragment share one copy."""
+    """A store in this process. Within a server step, all tasks of a fragment share one copy of its parameters."""
 
     def __init__(  # noqa: PLR0913 - a call names its arguments
         self,

@@ -57,7 +57,7 @@ class Ties:
     def label_elements(self, shape: Sequence[int]) -> Tensor:
         """Return a new label for each element of a parameter of this shape.
 
-        Later ties show along which dimension the parameter's units lie.
+        It is not known yet along which dimension the parameter's units lie. Ties that are recorded later show this.
         """
         size = int(np.prod(shape))
         if size < 2:
@@ -158,7 +158,7 @@ class Ties:
             b = self.tie_along(b, sorted(apart_b), "it is combined with a tensor that is never cut").expand(shape)
         else:
             self.tie(a, b)
-            # Both labels are tied now. The result keeps those that vary along fewer dimensions.
+            # The labels of `a` and `b` are tied now. The result gets the labels that vary along fewer dimensions.
             if along_b < along_a and b.all():
                 a, b = b, a
         small_a, small_b = _shrink_labels(a, b)
@@ -194,8 +194,8 @@ class Ties:
     def reason(self, labels: Tensor, roots: Roots) -> str:
         """Return the reason why these labels are never cut.
 
-        The reason was passed to the first `pin` that affects them. Without a pin, it was passed to the first
-        `tie_along`.
+        The reason was passed to the first call of `pin` that affects the labels. If there is none, it was passed to the
+        first such call of `tie_along`.
 
         Args:
             labels: The labels.
@@ -253,7 +253,7 @@ class Roots:
         return np.where(labels >= _FIRST_ELEMENT_LABEL, labels - _FIRST_ELEMENT_LABEL + self._unit_labels, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """Return the smallest label of the same unit for each label, even for units that are never cut."""
+        """For each label, return the smallest label of its unit, also for units that are never cut."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
@@ -278,7 +278,7 @@ def varies_along(labels: Tensor, dim: int) -> bool:
 
 
 def _shrink_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the labels without the copies that `expand` made in all of them."""
+    """Return the labels. A dimension that `expand` made in all of them gets size 1."""
     for dim in range(labels[0].dim()):
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)

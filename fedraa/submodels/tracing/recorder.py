@@ -24,7 +24,7 @@ _READS_VALUES = _ASKS | {"array", "float", "index", "int", "item", "numpy", "tol
 
 _FINDS = frozenset(("argwhere", "masked_select", "nonzero", "unique"))
 
-# A larger tensor of zeros gets no labels.
+# A tensor of zeros with more elements than this gets no labels.
 _MAX_FOLLOWED_ZEROS = 2**16
 
 Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
@@ -50,7 +50,7 @@ class Recorder(TorchFunctionMode):
     """A torch mode in which each function also computes the unit labels of its result.
 
     A function without a rule excludes all units that it reads from cuts. A buffer can be cut only if its values are
-    equal for all units. A worker knows only how many units its submodel keeps, not which ones.
+    equal for all units, because a worker knows only how many units its submodel keeps, not which ones.
 
     Attributes:
         dim_labels: The labels along each dimension that a layer reads, by names of parameters and buffers.
@@ -73,7 +73,7 @@ class Recorder(TorchFunctionMode):
             rules: Rules by name of the function.
             values: A module with the values of the buffers, needed if `module` is on the meta device.
             fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
-            choices: By parameter name: the dimension of its units, as an index into the possible ones (default: 0).
+            choices: By parameter name: which of its possible unit dimensions to use, counted from 0 (default: 0).
         """
         super().__init__()
         self.found = NonemptyMode(fills)
@@ -85,25 +85,25 @@ class Recorder(TorchFunctionMode):
         self.ties = Ties()
         self.dim_labels: dict[str, dict[int, Tensor]] = {}
         self.element_labels: dict[str, Tensor] = {}
-        # The dimension of each weight along which its layer's output units lie.
+        # For each weight, the dimension along which the output units of its layer lie.
         self.unit_dims: dict[str, int] = {}
-        # Reasons why parameters are never cut, by their names.
+        # For each parameter that is never cut, the reason.
         self.uncut_reasons: dict[str, str] = {}
         # The weights of grouped convolutions. A cut removes whole groups of channels.
         self.grouped: set[str] = set()
-        # Labels of views along two dimensions. A view may split one dimension with units.
+        # The labels of each view that splits a dimension of units into two. Only one of these two can be cut.
         self.split_views: list[Tensor] = []
         self.sized_calls: list[RecordedCall] = []
-        # The last function with a data-dependent result that decided a branch.
+        # The last function whose result depends on data and decided a branch.
         self.branch_function = ""
         # The last function that searched the data, such as `nonzero`.
         self.search_function = ""
-        # True if branches on data take the opposite direction.
+        # True to reverse every branch that depends on data.
         self.inverts_branches = False
         # The functions that ran, each with the origin of its arguments.
         self.path: list[object] = []
         self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
-        # Names of running statistics. Training estimates them again.
+        # Names of running statistics. They are estimated again before each evaluation.
         self.estimated: set[str] = set()
         # Parameters that the code reads, but that are not registered in the module.
         self.unregistered: dict[int, nn.Parameter] = {}
@@ -172,7 +172,7 @@ class Recorder(TorchFunctionMode):
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """Return the origin of each tensor in `values`: a parameter's name, or a call's number and the shape."""
+        """Return each tensor's origin: a parameter's name, or its shape and the number of the call that made it."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
@@ -227,7 +227,7 @@ class Recorder(TorchFunctionMode):
         return labels.expand(tensor.shape)
 
     def put(self, tensor: Tensor, labels: Tensor) -> None:
-        """Set the unit label of each element of a result. The labels are int64 and have its shape."""
+        """Set the unit label of each element of a result. The labels are int64 and have the result's shape."""
         if labels.shape != tensor.shape:
             raise InputError("labels", got=labels, expected=f"the shape of the result, {list(tensor.shape)}")
         if not isinstance(labels, Tensor) or labels.dtype != torch.int64:
@@ -238,13 +238,13 @@ class Recorder(TorchFunctionMode):
         return tensor in self._labels or self.name(tensor) is not None
 
     def hide_result(self, tensor: Tensor, labels: Tensor, reason: str) -> None:
-        """Record a result that would be wrong after a cut of these units.
+        """Record a result that would be wrong if some units were cut.
 
-        The first function that reads the result excludes the units from cuts.
+        If any function reads the result, these units are never cut.
 
         Args:
             tensor: The result.
-            labels: Labels of the units.
+            labels: Labels of these units.
             reason: The explanation for users if a function reads the result.
         """
         self.track_uncut(tensor)
@@ -323,7 +323,7 @@ class Recorder(TorchFunctionMode):
             self.ties.pin(labels, "it runs through a frozen parameter")
 
     def give_up(self, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Exclude all units that a function reads from cuts, because the function has no rule.
+        """Record that the units that a function reads are never cut, because the function has no rule.
 
         Args:
             name: Name of the function.
@@ -342,7 +342,7 @@ class Recorder(TorchFunctionMode):
             self.track_uncut(x)
 
     def pin_unequal_buffers(self) -> None:
-        """Exclude units from cuts if a buffer that is no running statistic has different values for them."""
+        """Pin the units for which a buffer has different values. Running statistics do not count."""
         for name in sorted(self._alike.keys() & self.dim_labels.keys() - self.estimated):
             for dim, labels in self.dim_labels[name].items():
                 if not self._alike[name][dim]:
@@ -372,7 +372,7 @@ class Recorder(TorchFunctionMode):
             )
 
     def record_view(self, labels: Tensor) -> None:
-        """Record the labels of a view if they vary along two dimensions. Only one of these can be cut."""
+        """Record the labels of a view if they vary along two dimensions. Only one of the two dimensions can be cut."""
         if sum(varies_along(labels, d) for d in range(labels.dim())) > 1:
             self.split_views.append(labels)
 

@@ -159,7 +159,7 @@ def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any
 def described_rules() -> dict[str, str] | None:
     """Return the import path and a digest of the code of each custom rule.
 
-    The result is None if a rule has state that these do not describe, such as a closure.
+    The result is None if a rule is a closure or an object. Its path and its code then do not describe its state.
     """
     own = _own.get()
     if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):

@@ -1,4 +1,4 @@
-"""The test of the width groups: a submodel must compute the same as the full module without the units that it lacks.
+"""The test of the width groups: a submodel must compute the same as the full module without the removed units.
 
 The test sets the parameters of these units to 0 in the full module, and compares both outputs.
 """
@@ -82,8 +82,8 @@ class CutChecker:
     def _prepare_input(self, traced: Traced, example: Tree) -> None:
         """Find an input and a precision with which the full module runs.
 
-        The first candidate has float64 numbers, noise and additional rows. Later ones have less, because some modules
-        need float32, images without noise, or a fixed number of rows.
+        The first candidate has float64 numbers, noise and additional rows. Later candidates lack some of these, because
+        some modules need float32, images without noise, or a fixed number of rows.
         """
         base = self._cut_base(traced, self._choose_base(traced, range(len(traced.groups))))
         ways = [(2, double, noise) for double, noise in product((True, False), repeat=2)]
@@ -132,11 +132,11 @@ class CutChecker:
         return None
 
     def _find_failure_once(self, traced: Traced, groups: Sequence[int], number: int) -> str | None:
-        """Return the problem of three submodels, or None if all of them are right.
+        """Test three submodels. Return the problem of the first wrong one, or None if all of them are right.
 
         The first keeps about half of the units of each group. The second keeps one unit of each group, because code may
-        squeeze dimensions of size 1. If the code creates zeros, the third has only every second group cut, because the
-        zeros may have the width of the wrong group.
+        squeeze dimensions of size 1. The third is tested only if the code creates zeros. Only every second group is cut
+        in it, because the zeros may have the width of the wrong group.
 
         Args:
             traced: The traced module.
@@ -218,7 +218,10 @@ class CutChecker:
         return None
 
     def _choose_base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
-        """Return the units of the larger submodel for a test of these groups: all units, unless the module is large."""
+        """Return the units of the larger submodel for a test of these groups.
+
+        They are all units. In a large module, they are at most `NARROW_WIDTH` units of each of these groups.
+        """
         if not self._large:
             return traced.full()
         rng = np.random.default_rng(1)
@@ -297,8 +300,8 @@ def _as_floats(x: Tensor) -> Tensor:
 def _find_scales(expected: Tensor) -> Tensor:
     """Return a typical size of the values at each position of an output. The tolerance is relative to this size.
 
-    The size is the largest absolute value over all samples at the position. If another position has a larger value, the
-    size is that value instead, unless it comes from a mask (such as -1e9).
+    The size is the largest absolute value of the output, without values of a mask (such as -1e9). At a position with a
+    mask, it is the largest absolute value over all samples.
     """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
