@@ -54,7 +54,7 @@ class Heartbeat:
 class LivenessProbe:
     """A probe that sends pings to one actor and measures the time until the answer.
 
-    A process on this node that uses CPU time is not frozen.
+    A process on this node that uses CPU time does not count as frozen, even if it does not answer.
 
     Args:
         actor: The actor.
@@ -97,7 +97,7 @@ class LivenessProbe:
         return None
 
     def idle_seconds(self, since: float) -> float:
-        """Return the seconds after the monotonic time `since` in which the actor was idle, by its last answer.
+        """Return for how many seconds the actor was idle after the monotonic time `since`, as its last answer states.
 
         The result is 0 on another node, because the arguments of a call may still be on the network.
         """
@@ -119,7 +119,7 @@ class LivenessProbe:
         # The first answer includes the start of the process.
         if self._node_and_pid is not None:
             self._slowest = max(self._slowest, self._silent)
-        # The actor is dead. Its other calls fail with the same error.
+        # A dead actor gives a RayError here. It is ignored, because the actor's other calls fail with the same error.
         with suppress(RayError):
             node, process, self._idle_s = runtime.get(ref)
             self._node_and_pid = (node, process)

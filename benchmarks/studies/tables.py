@@ -149,7 +149,7 @@ def _cell_text(entry: Entry | None) -> str:
 
 
 def mean_accuracies(numbers: Sequence[Entry]) -> Means:
-    """Return, for each column and metric of accuracy, the pairs of a row and its mean accuracy."""
+    """Return pairs (row, mean accuracy) for each column of the study and each accuracy metric."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for entry in numbers:
         if is_accuracy(entry.metric.name) and entry.values:
@@ -288,12 +288,12 @@ def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterat
 
 
 def at_edge(study: Study, column: str) -> bool:
-    """Return True if the column is the first or last value of a hyperparameter grid."""
+    """Return True if the column belongs to the first or the last value of a grid of hyperparameter values."""
     return study.fixed is not None and column in (study.columns[0], study.columns[-1])
 
 
 def best_of(numbers: Sequence[Entry]) -> Entry | None:
-    """Return the best entry; None if no mean is finite, or if the metric is neither better high nor better low."""
+    """Return the best entry; None if no mean is finite, or if the metric has no better direction."""
     known = [entry for entry in numbers if entry.values and math.isfinite(entry.mean) and entry.metric.better]
     if not known:
         return None

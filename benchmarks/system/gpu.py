@@ -104,7 +104,7 @@ def shrink(work: Workload) -> Workload:
 def measure_workload(
     work: Workload, device: str, stacks: tuple[int, ...], workers: tuple[int, ...]
 ) -> Iterator[dict[str, str]]:
-    """Measure a workload with every system, and yield the table rows.
+    """Measure a workload in bare PyTorch, in pfl-research and in fedraa, and yield the table rows.
 
     Args:
         work: The workload.

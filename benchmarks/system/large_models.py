@@ -74,7 +74,7 @@ def main(
     repeats: int = 4,
     out: Path = RESULTS,
 ) -> None:
-    """Measure methods, and write the table line by line. Existing lines of methods that are not measured are kept.
+    """Measure the updates of these methods, and write the table line by line. Lines of other methods stay in the table.
 
     Args:
         methods: The methods to measure.

@@ -297,7 +297,7 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
 def start_up(repeats: int) -> Figure:
     """Measure the time from a process's start to its first update, and the time of `ray.init` and the imports.
 
-    The first pair of runs is not counted, because it fills the machine's caches.
+    The first measurement of both times is not counted, because it fills the machine's caches.
     """
     experiment = "method='fedavg', clients=1, hidden=(8,), local_steps=1, rounds=1, workers=1, quiet=True"
     code = f"import fedraa, pathlib, sys; fedraa.run(fedraa.Experiment({experiment}, out=pathlib.Path(sys.argv[1])))"

@@ -45,9 +45,9 @@ class BoundAggregator(Stateful):
 
     @property
     def unprotected(self) -> int | None:
-        """The number of coordinates that a robust aggregator could not protect in the last round.
+        """The number of coordinates that too few clients trained in the last round for a robust result.
 
-        It is None for other aggregators.
+        It is None for aggregators that are not robust.
         """
         number: int | None = getattr(self._part, "unprotected", None)
         return number

@@ -1,4 +1,4 @@
-"""A method, which is a combination of four choices."""
+"""A method: a choice of a submodel policy, of the local training, of the server's update and of the schedule."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -112,9 +112,9 @@ class Method:
 
     @property
     def keeps(self) -> str:
-        """The server's state besides the model, as text.
+        """The server's state besides the model, as text, such as `mean [d]`.
 
-        The text has the sizes d (parameters), N (clients) and M (fragments).
+        d is the number of parameters, N the number of clients, and M the number of fragments.
         """
         components: list[object] = [self.submodel, self.update]
         if is_dataclass(self.update):
@@ -135,7 +135,7 @@ class Method:
         return {axis: getattr(self, axis) for axis in AXES}
 
     def described(self) -> dict[str, Any]:
-        """Return the four choices with all their values, as config.json stores them."""
+        """Return the submodel, local, update and schedule with all their values, as config.json stores them."""
         return {axis: describe_component(choice) for axis, choice in self.choices().items()}
 
     @property
@@ -160,10 +160,10 @@ class Method:
                 `**{"local.sam_rho": 0.05}`.
 
         Raises:
-            InputError: None of the four choices has such a value.
+            InputError: The method has no such value.
         """
         return set_values(self, values, self.name)
 
     def path(self, name: str) -> str | None:
-        """Return the path of the value that an option sets; None if the method has no such value."""
+        """Return the path of the value that an option sets, such as `local.sam_rho`; None if there is no such value."""
         return find_path(self, name)

@@ -38,7 +38,7 @@ class PendingEvaluation(Protocol):
 
     @property
     def kept(self) -> State:
-        """The values that clients keep between tasks for personal models, when the evaluation started; read-only."""
+        """The values that clients keep for personal models, as they were at the start of the evaluation; read-only."""
 
     def result(self, timeout: float) -> Evaluation | None:
         """Return the evaluation, or None if it takes longer than `timeout` seconds."""
@@ -113,9 +113,9 @@ class _Dropped(BaseException):
 
 
 class LocalExecutor:
-    """An executor in this process. It trains a task, or up to `stack` tasks at once, when the loop waits for it.
+    """An executor in this process. When the loop waits for a task, it trains this task, or up to `stack` tasks at once.
 
-    On the virtual clock it also trains short tasks before the loop waits for them.
+    On the virtual clock, the executor also trains short tasks before the loop waits for them.
     """
 
     workers = 1
@@ -126,7 +126,7 @@ class LocalExecutor:
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        # A heap of tasks that may be trained ahead.
+        # A heap of the tasks that may be trained before the loop waits for them: their due times and their numbers.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
         # Tasks that failed together. Each is then trained alone to find the one that fails.

@@ -78,7 +78,7 @@ def objects_of(
 
 
 def object_names(model: nn.Module | None, dataset: Dataset | FederatedDataset | None) -> dict[str, str]:
-    """Return texts for the fields `model` and `dataset` of config.json, for each one that is an object."""
+    """Return the texts that config.json has for a model object and a dataset object, by the field's name."""
     names: dict[str, str] = {}
     if model is not None:
         names["model"] = f"{type(model).__name__} ({_MARK})"

@@ -14,7 +14,7 @@ from fedraa.models.forward import forward
 from fedraa.objectives.metric_spec import Direction, MetricSpec
 
 Array = npt.NDArray[Any]
-# The main output in results of the libraries transformers and torchvision, and a tuple's first item.
+# Names of a model's main output: `logits` in transformers, `out` in torchvision, and "0" for the first item of a tuple.
 _MAIN_OUTPUTS = ("logits", "out", "0")
 
 Sums = Mapping[str, Array]
@@ -61,7 +61,7 @@ class Objective(ABC):
         """Return the loss of every sample [b], or of every position of every sample [b, ...]."""
 
     def counted(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Return a mask of the losses that count, for example without padding, or None if all count."""
+        """Return a mask that is False for losses to omit, such as those of padding; None to use all losses."""
         return None
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
@@ -69,10 +69,11 @@ class Objective(ABC):
         return {}
 
     def metrics(self, sums: Sums) -> Mapping[str, float]:
-        """Return the metrics in `better` of some samples, by default the mean of each value.
+        """Return the metrics that `better` names, by default the mean of each value of `measured`.
 
         Args:
-            sums: Sums over the samples of the values of `measured`, of `loss`, and of `count`, the losses that count.
+            sums: Sums over some samples: of each value of `measured`, of the losses (`loss`), and of the number of
+                losses (`count`).
         """
         return {name: float(sums[name] / sums["count"]) for name in self.better}
 
@@ -127,7 +128,7 @@ class Objective(ABC):
         return sums | {name: values.double() for name, values in self.measured(outputs, targets).items()}
 
     def summed_loss(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the sum of the losses that count (see `counted`)."""
+        """Return the sum of the losses. Losses outside the mask of `counted`, such as those of padding, are omitted."""
         return float(self.sums(outputs, targets)["loss"].sum())
 
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
@@ -234,10 +235,10 @@ def require_integers(name: str, y: Array, ndim: int, form: str) -> Array:
         name: The name of the array for errors.
         y: The targets.
         ndim: The required number of dimensions.
-        form: The description of this shape for errors.
+        form: The required shape as text for errors.
 
     Raises:
-        InputError: The targets are no integers with `ndim` dimensions.
+        InputError: The targets are not integers, or do not have `ndim` dimensions.
     """
     if y.dtype.kind not in "iu" or y.ndim != ndim:
         raise InputError(name, got=y, expected=f"integers of shape {form}")

@@ -99,7 +99,7 @@ def make_routing(
     """Return the queues of tasks for the selection `routing`, or None for other selections.
 
     Args:
-        source: The selection as a name, a text, an import path or an object.
+        source: The selection: a name, a name with arguments, an import path or an object.
         find_facts: Returns the facts about the clients.
         clients: Number of clients.
         seed: Seed of the run.

@@ -29,7 +29,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InFlightTask:
-    """A task in flight, its submodel, and the time `left` at which the server sent it."""
+    """A task in flight and its submodel. `left` is the time at which the server sent the task."""
 
     task: Task
     assignment: Assignment
@@ -111,8 +111,9 @@ class TaskTable(Stateful):
             assignment: The submodel.
             buffer: The parameters of the submodel.
             extras: Buffers that the task carries besides the parameters.
-            extra_buffers: How many buffers besides the parameters count as traffic: received and sent.
-            traffic_sizes: How many coordinates count as traffic: received and sent. None for those of the submodel.
+            extra_buffers: The numbers of additional buffers that the client receives and sends. They count as traffic.
+            traffic_sizes: The numbers of coordinates that the client receives and sends, if they differ from the
+                submodel's number of coordinates. Traffic is computed from them.
             asks: Names of buffers that the update must contain besides the parameters.
         """
         client = decision.client
@@ -250,7 +251,7 @@ class TaskTable(Stateful):
         return self.costs.path_length(self.mean_lr(task, steps), steps)
 
     def _run_progress(self, step: int, now: float) -> float:
-        """Return the run's progress in the unit of the learning-rate schedule."""
+        """Return the run's progress in the unit of the learning-rate schedule: passes, time or steps."""
         if self._rates.unit == "passes":
             return self._trained / sum(self.sizes)
         if self._rates.unit == "time":
@@ -283,10 +284,10 @@ class TaskTable(Stateful):
         return down + crossing, up + crossing
 
     def in_flight_state(self, sent: Mapping[int, Vector] | None = None) -> list[State]:
-        """Return the values of the tasks in flight for a checkpoint.
+        """Return the tasks in flight as values for a checkpoint.
 
         Args:
-            sent: The values of the tasks' buffers by task number, if another object holds them.
+            sent: The values of the tasks' buffers by task number; None if the tasks hold the values.
         """
         if sent is None:
             return [flight_state(flight) for flight in self.in_flight.values()]

@@ -43,7 +43,7 @@ class SmallExperiment:
 
 @cache
 def make_vectors() -> Dataset:
-    """Return samples of 16 random numbers. Each of the 10 classes has other mean values."""
+    """Return samples of 16 random numbers, whose means differ between the 10 classes."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLASSES, 16))
     labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)

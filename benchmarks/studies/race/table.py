@@ -60,12 +60,12 @@ def _time_to_level(level: float, run: Measured) -> float:
 
 
 def end_columns(setting: Setting) -> list[Column]:
-    """Return the columns for long runs: final accuracy and worst client."""
+    """Return the columns for long runs: the final accuracy, and the accuracy of the worst client."""
     return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst_client_column(setting)]
 
 
 def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
-    """Return the runs of one part of the study by entrant."""
+    """Return the runs of one part of the study, such as "tuned", by the name of the entrant (the method)."""
     by_entrant: dict[str, list[Measured]] = {}
     for run in runs:
         if run.part == part:
@@ -121,7 +121,7 @@ def _iterate_parts(
 
 
 def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
-    """Return a Markdown table, sorted as by `rank_entrants`."""
+    """Return a Markdown table with one row per entrant, in the order of `rank_entrants`."""
     rows = (
         [entrant, str(len(by_entrant[entrant])), *(format_cell(column, by_entrant[entrant]) for column in shown)]
         for entrant in rank_entrants(shown, by_entrant)
@@ -130,7 +130,7 @@ def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
 
 
 def rank_entrants(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
-    """Return the entrants, sorted by mean time to the last target, with `limit` first.
+    """Return the entrants, sorted by mean time to the last target. The upper bound `limit` is first.
 
     Entrants with equal times are sorted by the time to the previous target.
     """

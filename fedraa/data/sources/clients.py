@@ -71,7 +71,8 @@ class GeneratedSamples:
 class TrainingSubset:
     """The samples that remain for training after a validation split.
 
-    `places[n]` has the indices of the samples that client n keeps. They count the samples of the client from 0.
+    `places[n]` has the indices of the samples that client n keeps. Index 0 is the client's first sample before the
+    split.
     """
 
     samples: "StoredSamples | GeneratedSamples | TrainingSubset"

@@ -1,4 +1,4 @@
-"""Policies in which clients train some units of every width group, or the whole model."""
+"""Policies in which clients train the whole model, or some units of every layer (of every width group)."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache

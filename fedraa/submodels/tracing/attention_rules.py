@@ -94,7 +94,7 @@ def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Return a new label for each element of the state of a recurrent layer in one direction.
 
-    The rows of all gates for this element get the same label.
+    In every gate, the row of weights that computes an element gets the label of this element.
 
     Args:
         r: The recorder.

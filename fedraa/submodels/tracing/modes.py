@@ -59,7 +59,7 @@ class FunctionNames(TorchFunctionMode):
 
 
 class WithoutDropout(TorchFunctionMode):
-    """A mode that turns dropout off. The random numbers of dropout depend on the width of a tensor."""
+    """A mode that turns dropout off, because dropout draws different numbers for tensors of different widths."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None

@@ -31,7 +31,7 @@ _SAME_PARAMETER = {"T", "bfloat16", "clone", "contiguous", "double", "float", "h
 
 
 def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label an elementwise result. Elements that the function combines must be cut together."""
+    """Label an elementwise result. Elements that the function combines, such as x[i] and y[i], become one unit."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in iterate_tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge_labels(labels, r.labels(x))
@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label x after `x[index] = value`. A view or parameter that is changed this way is never cut."""
+    """Label each element of x with its unit after `x[index] = value`. If x is a view or parameter, it is never cut."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
@@ -186,7 +186,7 @@ def _lacks_values(index: Any) -> bool:
 
 
 def _replace_unknown(value: Any) -> Any:
-    """Return a nested index with zeros in place of each tensor on the meta device."""
+    """Return the arguments of an indexing function, with zeros in place of each tensor on the meta device."""
     if isinstance(value, dict):
         return {name: _replace_unknown(part) for name, part in value.items()}
     if isinstance(value, tuple):
@@ -236,7 +236,7 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label joined tensors. Units along all dimensions except the joined one are the same in all tensors."""
+    """Label the result of `torch.cat` or `torch.stack`. Along the other dimensions, all tensors have the same units."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
     # An empty tensor, such as a cache before its first use, adds no labels.
@@ -258,12 +258,12 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a padded tensor. Padding along a dimension with units is never cut."""
+    """Label a padded tensor. If a dimension has units, the padding along it is never cut."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
-        # Padding along a dimension with units belongs to none of them.
+        # If a dimension has units, the padding along it belongs to no unit.
         if varies_along(labels, dim):
             new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
             labels = F.pad(labels, new)
@@ -282,7 +282,7 @@ def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a reduction or softmax. Elements that it combines must be cut together."""
+    """Label the result of a reduction or softmax. Elements that the function combines become one unit."""
     x, *values = args
     # With two tensors, `max(a, b)` is elementwise.
     if values and isinstance(values[0], Tensor):
@@ -351,18 +351,18 @@ def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label complex numbers. The real and the imaginary part of a number must be cut together."""
+    """Label complex numbers. The real and the imaginary part of a number become one unit."""
     x = args[0]
     r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "the units are parts of one complex number").squeeze(-1))
 
 
 def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the real and the imaginary part of each complex number like the number."""
+    """Give the real and the imaginary part of a complex number the same unit label as the number."""
     r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a Fourier transform. Elements along its dimensions must be cut together."""
+    """Label the result of a Fourier transform. Elements along a transformed dimension become one unit."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
