@@ -39,9 +39,8 @@ class Heartbeat:
     Attributes:
         every: Seconds between two pings.
         bound: Seconds without an answer after which an actor on this node counts as frozen.
-        far: The limit for an actor on another node, or on a system without CPU times. It is longer, because large
-            arrays
-            on the network delay pings.
+        far: The limit for an actor on another node, or on a system without CPU times. It is longer than `bound`,
+            because large arrays on the network delay pings.
         starts: The limit for the first answer; None for no limit, because the actor may wait for resources.
     """
 

@@ -148,7 +148,7 @@ def _rounded_median(values: Sequence[float]) -> float | str:
 
 
 def measure_saving(server: Server, model: int) -> dict[str, float]:
-    """Write a checkpoint and return its size, its blocking time and its total time."""
+    """Write a checkpoint. Return its size, the time for which the server waits, and the total time of writing."""
     with TemporaryDirectory() as folder:
         saver, started = Saver(), time.perf_counter()
         saver.save(Path(folder), 1, server.state())

@@ -75,7 +75,7 @@ class LocalRun(Protocol):
     ) -> None:
         """Take one step of the local optimizer on a minibatch.
 
-        If the minibatch is of the stream "", its loss is added to the training loss of the task.
+        If the minibatch is from the stream "" of `minibatches`, its loss is added to the training loss of the task.
 
         Args:
             inputs: The inputs of the minibatch.

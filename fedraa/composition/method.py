@@ -55,7 +55,7 @@ NO_PAPER = PaperSettings(source="no paper")
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method: four choices, their paper, and advice for users.
+    """A method: four choices (`submodel`, `local`, `update`, `schedule`), their paper, and advice for users.
 
     Attributes:
         name: The name under which the method is registered. A custom method is selected by its import path, and this
@@ -145,7 +145,7 @@ class Method:
 
     @property
     def scales_activations(self) -> bool:
-        """True if a submodel's activations are divided by its fraction of the units in training."""
+        """True if training divides a submodel's activations by the fraction of the units that the submodel has."""
         return self.local.scale_activations or self.local.full_rate or self.submodel.scales
 
     @property

@@ -1,4 +1,4 @@
-"""The executor that trains tasks in this process. `actors` has the executor on Ray."""
+"""The executor that trains tasks in this process. The package `actors` has the executor on Ray."""
 
 import heapq
 import time

@@ -24,8 +24,8 @@ from fedraa.models.statistics import kept_buffers
 from fedraa.models.vit import vit, vit_small
 from fedraa.models.wrappers import unwrap_module
 
-# Each model's function of (channels, height, width, classes), and its smallest image side in pixels. A batch norm needs
-# more than one pixel in the last stage to normalise a single sample.
+# For each model: a function of (channels, height, width, classes) that creates the model, and the smallest side of an
+# image in pixels. A batch norm needs more than one pixel in the last stage to normalise a single sample.
 _IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] = {
     "cnn": (cnn, 4),
     "cnn-wide": (wide_cnn, 8),

@@ -91,7 +91,7 @@ def _pick_scaling(scaling: Any, key: Any) -> Any:
 
 
 def _as_input(x: Tensor, *, several: bool) -> Tensor:
-    """Return x in the type in which a run trains.
+    """Convert an input to the type that it has during training.
 
     Integers except bytes become int64 (tokens) if x is a matrix or one of several inputs. Booleans stay bool (masks) if
     x is one of several inputs. All others become float32.

@@ -96,7 +96,7 @@ class Objective(ABC):
         return output
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of the losses that count (see `counted`), or 0 if none counts."""
+        """Return the mean of the losses in the mask of `counted`, or 0 if the mask is empty."""
         losses, counted = self.losses(outputs, targets), self.counted(outputs, targets)
         if counted is None:
             return losses.mean()
@@ -145,7 +145,7 @@ class Objective(ABC):
         return require_numbers("y_train", train), require_numbers("y_test", test), max(1, classes)
 
     def of_clients(self, sums: Sums) -> Array:
-        """Return the main metric of every client [c], from its sums [c] or [c, k]."""
+        """Return the main metric of every client [c], from sums [c] or [c, k] over each client's samples."""
         if self.main == "loss":
             return np.asarray(sums["loss"] / sums["count"])
         if type(self).metrics is Objective.metrics:
@@ -153,7 +153,7 @@ class Objective(ABC):
         return np.array([metrics[self.main] for metrics in self._metrics_of_rows(sums)])
 
     def metrics_by_client(self, sums: Sums) -> dict[str, Array]:
-        """Return the loss and the metrics of every client [c], from its sums [c] or [c, k]."""
+        """Return the loss and the metrics of every client [c], from sums [c] or [c, k] over each client's samples."""
         metrics = {"loss": np.asarray(sums["loss"] / sums["count"])}
         if type(self).metrics is Objective.metrics:
             return metrics | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}

@@ -171,7 +171,7 @@ def largest_squared(releases: Iterable[Iterable[int]]) -> int:
 
 
 def group_updates(events: Iterable[Mapping[str, Any]], per_release: int | None) -> list[list[int]]:
-    """Return the clients of the updates in each release of a log.
+    """Return the clients of the updates in each release: in each round, or in each full buffer.
 
     Args:
         events: The events of the log.

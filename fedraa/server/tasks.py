@@ -37,7 +37,7 @@ class InFlightTask:
 
 
 class TaskTable(Stateful):
-    """A table of tasks: it makes tasks from the ledger's decisions, holds those in flight, and logs events.
+    """A table of tasks. It makes a task for each decision of the ledger, holds the tasks in flight, and logs events.
 
     Args:
         sizes: Number of training samples of each client.
@@ -331,7 +331,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
 
     Args:
         flight: The task.
-        params: The values [k] of its buffer, if another object holds them.
+        params: The values [k] of the task's buffer; None if the task holds them.
     """
     task = flight.task
     return {

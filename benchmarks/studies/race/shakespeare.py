@@ -74,7 +74,7 @@ def _load_samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
     """Return training and test samples by role, and the number of different characters."""
     path = (data_dir or Path()) / "shakespeare" / "input.txt"
     if not path.is_file():
-        raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each ROLE: and its lines")
+        raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each a line ROLE: and its text")
     texts: dict[str, str] = defaultdict(str)
     for speech in path.read_text().split("\n\n"):
         role, _, words = speech.partition(":\n")

@@ -31,7 +31,7 @@ class Column:
 
 
 def make_columns(setting: Setting) -> list[Column]:
-    """Return the columns for normal runs: times to the targets, cost of the last target, worst client."""
+    """Return the columns for normal runs: times to the targets, cost until the last target, worst client's accuracy."""
     last = setting.targets[-1]
     times = [
         Column(f"time to {setting.target(level)}", partial(_time_to_level, level), "{:.3f}".format)
@@ -88,7 +88,7 @@ def format_cell(column: Column, runs: Sequence[Measured]) -> str:
 
 
 def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
-    """Return the table for the CSV file: a row per part of the study, entrant and column.
+    """Return the table for the CSV file. It has a row for each part of the study, each entrant in it and each column.
 
     `reached` is the number of runs with a finite value. If a value is infinite, the mean is infinite.
 
@@ -96,7 +96,7 @@ def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measur
         setting: The setting.
         runs: The tuned and the untuned runs.
         long: The long runs.
-        values: The tuned values by entrant.
+        values: The tuned hyperparameter values by entrant.
     """
     lines = []
     for part, shown, by_entrant in _iterate_parts(setting, runs, long):
@@ -178,7 +178,7 @@ def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence
 
 
 def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
-    """Yield sentences that compare Fed-Quilt with the best other method, FedAvg and `limit`."""
+    """Yield sentences that compare Fed-Quilt with the best other method, FedAvg and the upper bound `limit`."""
     by_entrant = group_by_entrant(runs, part)
     level = setting.targets[-1]
     here = f"{part}, {setting.target(level)}"

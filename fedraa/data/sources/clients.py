@@ -56,7 +56,7 @@ class GeneratedSamples:
         rows = as_rows("train", self.function(client))
         size = self.size(client)
         if len(rows) != size:
-            raise InputError("samples", got=len(rows), expected=f"{size}, as sizes states")
+            raise InputError("samples", got=len(rows), expected=f"{size}, as `sizes` states")
         x, y = rows.read(np.arange(size))
         return x, y
 
@@ -253,7 +253,7 @@ class ClientSource:
         return x, y
 
     def _convert_targets(self, client: int, y: Array) -> Array:
-        """Return a client's targets in their final form."""
+        """Check a client's targets, and return them in the type for training."""
         if self.targets is not None:
             if y.shape[1:] != self.target_shape:
                 expected = f"the shape {list(self.target_shape)}, as other clients have"

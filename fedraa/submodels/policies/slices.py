@@ -115,8 +115,8 @@ class DisjointGroups(SubmodelPolicy):
     """IST: each round divides the hidden units at random among the clients of the cohort.
 
     During training, a unit reads only units of the same client, so its input is smaller. `scaled` compensates for this:
-    it multiplies activations by the size of the cohort, and divides the learning rate by it. In the released code,
-    batch norms have this effect.
+    it multiplies activations by the size of the cohort, and divides the learning rate by this size. In the paper's
+    released code, batch norms compensate for the smaller inputs.
 
     Attributes:
         scaled: True to scale activations and the learning rate.

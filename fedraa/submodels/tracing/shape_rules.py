@@ -125,7 +125,7 @@ def _derived_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[s
 
 
 def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
-    """Return the dimensions of `x[index]` if the index selects whole slices `x[i]`, otherwise None."""
+    """Return the dimensions of `x[index]` if the index is an integer or a tensor of integers, otherwise None."""
     first, *further = _split_index(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
@@ -137,7 +137,7 @@ def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Apply a function that moves elements to the labels."""
+    """Apply to the labels the function `name`, which moves elements."""
     if not name.endswith("_as") and any(_lacks_values(x) for x in iterate_tensors((values, kwargs))):
         raise ValueError(f"labels: {name} takes an index or a mask whose values are unknown while the model is traced")
     if name in ("T", "mT"):
@@ -148,7 +148,7 @@ def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mappi
 
 
 def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label `x[index]`. Elements along an indexed dimension must be cut together."""
+    """Label `x[index]`. All elements along an indexed dimension become one unit."""
     if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
         label_moved(r, name, out, args, kwargs)
         return
@@ -215,10 +215,10 @@ def _is_mask(index: Any) -> bool:
 
 
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the pieces of a split. If all pieces are equally large, their units must be cut together.
+    """Label the pieces of a split. If all pieces are equally large, units at the same index become one unit.
 
-    If `split` passes different sizes, each piece is cut separately. Other functions with unequal pieces exclude their
-    units from cuts.
+    If `torch.split` makes unequal pieces, each piece has its own units. If another function makes unequal pieces, their
+    units are never cut.
     """
     label_moved(r, name, out, args, kwargs)
     names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
