@@ -236,7 +236,7 @@ class ShardedStore:
 
 @dataclass(frozen=True)
 class MeanOnShards:
-    """The mean of the model's parameters over earlier versions, kept on the shards."""
+    """The mean of the parameters over the versions of the model. Each shard holds its part of the mean."""
 
     store: ShardedStore
 

@@ -315,7 +315,7 @@ def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry
 
 
 def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
-    """Yield sentences on the pairs of rows: how many have the same order as in the paper."""
+    """Yield sentences on pairs of rows. They state how many pairs have the same order as in the paper."""
     pairs = [_better_in_paper_first(a, b) for a, b in combinations(group, 2) if a.paper != b.paper]
     agree = [pair for pair in pairs if _mean_advantage(*pair) > 0]
     clear = sum(_is_significant(*pair) for pair in agree)

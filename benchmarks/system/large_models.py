@@ -174,7 +174,7 @@ def measure_worker(spec: RunSpec) -> float:
 
 
 def memory_bytes(what: str = "VmRSS") -> float:
-    """Return a memory value of this process in bytes, read from /proc."""
+    """Return a memory size of this process in bytes: the line `what` of /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * float(next(line.split()[1] for line in lines if line.startswith(what)))
 
@@ -240,7 +240,7 @@ class Taken:
 
 
 def measure_updates(spec: RunSpec, server: Server, repeats: int, existing: Vector) -> tuple[list[Taken], list[Taken]]:
-    """Apply updates and return their costs. Updates of smaller submodels are omitted.
+    """Apply updates, and return the costs of the updates of the largest submodel.
 
     The first list has updates that do not end a round. The second list has updates that end a round, so that their
     costs include the server step.

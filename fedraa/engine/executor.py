@@ -129,7 +129,8 @@ class LocalExecutor:
         # A heap of the tasks that may be trained before the loop waits for them: their due times and their numbers.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
-        # Tasks that failed together. Each is then trained alone to find the one that fails.
+        # The numbers of tasks that failed when they were trained together. Each is trained again, without the others,
+        # to find the task that fails.
         self._alone: set[int] = set()
         self._training = False
 

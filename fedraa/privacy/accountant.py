@@ -19,7 +19,7 @@ from fedraa.privacy.privacy import refuse_missing_library
 
 # With less noise, the distribution of the privacy loss takes too much memory: 38 GiB at 0.001.
 MIN_SAMPLED_NOISE = 0.2
-# The library finds no epsilon for less noise.
+# With less noise, dp-accounting finds no epsilon.
 MIN_NOISE = 1e-6
 
 ADD_OR_REMOVE = "add or remove one client"

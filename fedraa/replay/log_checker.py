@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def _checkpoint_due(self) -> bool:
-        """True if the next line must be a checkpoint. Checkpoints by real time are not logged."""
+        """True if `checkpoint_every` requires a checkpoint as the next line. Checkpoints by time are not logged."""
         step = self._ledger.step
         every = self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting

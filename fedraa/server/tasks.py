@@ -88,7 +88,7 @@ class TaskTable(Stateful):
         self._shared = shared
         # Number of training samples in all applied updates.
         self._trained = 0.0
-        # Minibatches of each client's tasks so far. The client's next task continues its pass over the data after them.
+        # The number of minibatches in each client's tasks so far. The client's next task begins after them.
         self._taken = np.zeros(len(sizes), np.int64)
 
     def dispatch(
@@ -299,7 +299,7 @@ class TaskTable(Stateful):
         decisions: Iterable[Dispatch],
         send: Callable[[list[Task]], list[Task]] | None = None,
     ) -> None:
-        """Put the tasks of a checkpoint back in flight. All other values of the table are restored before.
+        """Put the tasks of a checkpoint back in flight. Call this after all other values of the table are restored.
 
         Args:
             states: The result of `in_flight_state`.

@@ -117,9 +117,9 @@ def format_times(times: Mapping[int, float], setting: Setting) -> str:
 
 
 def format_ratio(comparison: Comparison) -> str:
-    """Return the mean of rival time / our time with its interval.
+    """Return the geometric mean of (rival time / our time), with its 95 % interval.
 
-    If a run missed the target, its time is unknown. The text then begins with `<` or `>`, because the ratio is a bound.
+    If a run missed the target, its time is unknown. The text then begins with `<` or `>`, because the mean is a bound.
     """
     bound = ""
     if any(map(math.isinf, comparison.our_times.values())):

@@ -16,7 +16,7 @@ from fedraa.errors import InputError
 
 # Only the ROLES roles with the most text are used.
 ROLES = 10
-# The characters of a sample.
+# The number of characters in a sample.
 LENGTH = 32
 # The first 1 / TESTED of a role's samples are test samples.
 TESTED = 10

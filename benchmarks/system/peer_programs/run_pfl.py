@@ -30,7 +30,7 @@ class Ends(TrainingProcessCallback):  # type: ignore[misc]
 
 
 def main() -> None:
-    """Train all rounds and report them."""
+    """Train all rounds, and report the times at which they ended and the final accuracy."""
     torch.set_num_threads(1)
     work = Work.read()
     model = WithLoss(work.make_model())

@@ -38,7 +38,7 @@ class StoredSamples:
         return take_rows(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
-        """Return the row of a client's sample in the whole data set. `place` is its index at the client."""
+        """Return the row in the whole data set of the client's sample number `place` (from 0)."""
         return int(self.order[self.offsets[client] + place])
 
 
@@ -103,7 +103,7 @@ class Source(Protocol):
         """Return a client's samples for purposes other than training. Random samples are the same in every call."""
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Return the samples for the task number `turn` of a client."""
+        """Return the samples for a client's task number `turn` (from 0)."""
 
     def inputs(self, chosen: Index) -> Tree:
         """Return the inputs of some samples. `chosen` has their ascending indices in client order."""
@@ -149,7 +149,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields without the cached generators. Another process has other generators."""
+        """Return the fields without the cached generators, because another process has its own generators."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
@@ -167,7 +167,7 @@ class ClientSource:
         return self._read_seeded(client, "fixed items", client)[:2]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Return the samples for the task number `turn` of a client.
+        """Return the samples for a client's task number `turn` (from 0).
 
         Raises:
             InputError: The samples are malformed.
@@ -277,8 +277,8 @@ def find_unknown_label(y: Array, classes: int) -> int | None:
 def as_inputs(x: Tree, name: str = "") -> Tree:
     """Return the inputs as contiguous arrays with the types for training, without unnecessary copies.
 
-    If the model has one input, integers [n, length] (tokens) become int64. All others become float32. If it has several
-    inputs, integers become int64, booleans stay bool, and floats and bytes become float32.
+    If the model has one input, integers [n, length] (tokens) become int64. All others become float32. If the model has
+    several inputs, integers become int64, booleans stay bool, and floats and bytes become float32.
 
     Args:
         x: The inputs.

@@ -129,7 +129,7 @@ class DisjointGroups(SubmodelPolicy):
         return self.scaled
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        # The division of the units is the same for all clients of a round.
+        # The division of the units is the same for all clients of a round, so it is computed once per round.
         @lru_cache(1)
         def deal_groups(number: int, cohort: int) -> tuple[IndexSet, ...]:
             problem = "each client of a round needs a different unit of every group"

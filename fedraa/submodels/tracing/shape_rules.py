@@ -103,9 +103,9 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _derived_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return, for each dimension of the result, the dimension of parameter `x` from which it comes.
+    """Return the dimensions of the parameter `x` from which the dimensions of the result come, in the result's order.
 
-    A new dimension gives None. If the function does more than move, add or remove dimensions, the result is None.
+    A new dimension gives None. If the function does more than move, add or remove dimensions, the list is None.
     """
     if name in _SAME_PARAMETER:
         # Dimension d of this tensor has size d. The sizes of the result then show the new order.
