@@ -18,7 +18,7 @@ def load_factor() -> float:
 
 
 def knows_cpu_seconds() -> bool:
-    """Return True if this system has CPU times in /proc. macOS does not."""
+    """Return True if this system has CPU times in /proc. Linux has them, and macOS does not."""
     return (PROC / str(os.getpid()) / "stat").exists()
 
 

@@ -224,7 +224,7 @@ class ShardedStore:
         self._unsettled.clear()
 
     def _get_answers(self, refs: list[AnyRef]) -> list[Any]:
-        """Wait without a time limit for answers of living shards."""
+        """Wait for the answers of shards without a time limit, as long as all shards live."""
         try:
             while True:
                 with suppress(GetTimeoutError):

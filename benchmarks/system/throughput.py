@@ -53,7 +53,7 @@ def main(
     vmap_batch: int = 1,
     out: Path | None = None,
 ) -> None:
-    """Measure fedraa and bare code in turn, and print a table of medians and ratios.
+    """Measure fedraa and bare code (PyTorch or Ray without fedraa) in turn. Print a table of medians and ratios.
 
     Args:
         clients: The numbers of clients.
@@ -139,7 +139,7 @@ def measure_rounds(
     device: str = "cpu",
     vmap_batch: int = 1,
 ) -> Figure:
-    """Measure a round of FedAvg in fedraa and in bare processes, after a warm-up round.
+    """Measure a round of FedAvg in fedraa and in plain PyTorch processes, after a warm-up round.
 
     Args:
         dataset: The data.

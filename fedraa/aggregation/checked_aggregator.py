@@ -40,7 +40,7 @@ class BoundAggregator(Stateful):
 
     @property
     def needs_reports(self) -> bool:
-        """True if a round in which no client reported leaves the model unchanged."""
+        """True if the model stays unchanged in a round in which no client reported."""
         return getattr(self._part, "needs_reports", True)
 
     @property

@@ -210,7 +210,7 @@ class LocalExecutor:
             return [Fault(tasks[0].id, 0, format_error(error), may_be_client_fault(error))]
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
-        # On the wall clock, no task is trained ahead.
+        # On the wall clock, no task is trained before the loop waits for it.
         self._due.clear()
         if not self._tasks:
             time.sleep(timeout)

@@ -69,7 +69,7 @@ class TaskTimeline:
         self.staleness = array("q")
         self.fate = array("b")
         self.commits = array("q")
-        # The indices of the committed and lost tasks. `bytes_until` adds their traffic.
+        # The indices of the committed and lost tasks. `bytes_until` sums their traffic.
         self.with_traffic = array("q")
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
