@@ -139,7 +139,7 @@ class LivenessProbe:
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:
-        """Return True if the process used CPU time in the last `seconds`. The measured silence then begins again.
+        """Return True if the process used CPU time in the last `seconds`. The measured silence then restarts at 0.
 
         The CPU time on another node is unknown, so the result is False.
         """

@@ -224,7 +224,7 @@ class ShardedStore:
         self._unsettled.clear()
 
     def _get_answers(self, refs: list[AnyRef]) -> list[Any]:
-        """Wait for the answers of shards without a time limit, as long as all shards live."""
+        """Wait for the shards' answers. There is no time limit, but a shard that has died raises ShardDied."""
         try:
             while True:
                 with suppress(GetTimeoutError):

@@ -16,7 +16,7 @@ from benchmarks.studies.verdict import paired_p_value
 from benchmarks.studies.weak import Means, is_accuracy
 from fedraa.report.statistics import LEVEL, half_width95, is_significant, mean_or_nan
 
-# At most this number of pairs of rows that contradict the paper are named in sentences.
+# Sentences name at most this number of row pairs whose order contradicts the paper.
 MAX_NAMED = 8
 
 

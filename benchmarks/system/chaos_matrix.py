@@ -218,7 +218,7 @@ def make_run(pool: WorkerPool, folder: Path, undisturbed: Path, method: str, cel
 
 
 def _draw_tasks(faults: Sequence[str], undisturbed: Path, rng: np.random.Generator) -> dict[int, str]:
-    """Choose the tasks at which a worker is disturbed.
+    """Choose the tasks in which a worker is disturbed.
 
     Returns the kind of fault by task number.
     """

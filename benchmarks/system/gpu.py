@@ -86,7 +86,7 @@ def main(
         table.add_row(*row.values())
     Console(width=140).print(table)
     if failed:
-        raise RunFailed("tests", "some tests of CUDA failed", hint="their output is above")
+        raise RunFailed("tests", "some tests marked cuda failed", hint="their output is above")
 
 
 def run_tests() -> bool:

@@ -45,7 +45,7 @@ class BoundAggregator(Stateful):
 
     @property
     def unprotected(self) -> int | None:
-        """The number of coordinates that too few clients trained in the last round for a robust result.
+        """The number of coordinates without a robust result in the last round, because too few clients trained them.
 
         It is None for aggregators that are not robust.
         """

@@ -23,8 +23,9 @@ NOT_OF_CLIENTS = (
 )
 
 
-# The local executor trains ahead for at most AHEAD_S seconds and AHEAD_BYTES of updates at a time. This is faster: if
-# training and server updates alternate, they displace each other's data from the processor's caches.
+# Before the loop waits for tasks, the local executor trains for at most AHEAD_S seconds and AHEAD_BYTES of updates at a
+# time. This is faster: if training and server updates alternate, they displace each other's data from the processor's
+# caches.
 AHEAD_S = 0.02
 AHEAD_BYTES = 2**21
 
@@ -113,7 +114,7 @@ class _Dropped(BaseException):
 
 
 class LocalExecutor:
-    """An executor in this process. When the loop waits for a task, it trains this task, or up to `stack` tasks at once.
+    """An executor in this process. It trains a task when the loop waits for the task, or up to `stack` tasks at once.
 
     On the virtual clock, the executor also trains short tasks before the loop waits for them.
     """
@@ -167,7 +168,7 @@ class LocalExecutor:
         return outcome
 
     def _train_ahead(self, end: float) -> None:
-        """Train the tasks that are due next, until the time `end` or `AHEAD_BYTES` of updates."""
+        """Train the tasks that are due next. Stop at the time `end`, or if the updates need more than `AHEAD_BYTES`."""
         while self._due:
             number = self._due[0][1]
             is_waiting = number in self._tasks and number not in self._trained

@@ -19,9 +19,9 @@ _MARK = "given as an object"
 def split_objects(
     model: object, dataset: object, fields: Mapping[str, object]
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return the model object, the dataset object, and the fields with the names of model and dataset.
+    """Return the model object, the dataset object, and the fields. If the user gave a name, it becomes a field.
 
-    An object is None if the user gave only a name. A function that returns a dataset is called.
+    The object is then None. A function that returns a dataset is called.
 
     Args:
         model: A module, or the name of a model.

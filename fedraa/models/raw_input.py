@@ -12,7 +12,7 @@ from fedraa.rng import generator
 
 
 class RawInputModel(nn.Module):
-    """A trained model that scales and transforms its inputs as in the run before it calls `model`.
+    """A trained model for raw inputs. It scales and transforms them as the run did, and then calls `model`.
 
     Its input is a batch of raw samples as tensors or arrays: images of floats or bytes, rows of features, or tokens.
     """

@@ -118,7 +118,7 @@ class Objective(ABC):
         return loss
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return `measured`, `loss` and `count` for every sample, float64 [b] or [b, k]."""
+        """Return the values of `measured`, the `loss` and the loss `count` of every sample, float64 [b] or [b, k]."""
         losses = self.losses(outputs, targets)
         counts = self.counted(outputs, targets)
         if counts is None:

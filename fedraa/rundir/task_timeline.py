@@ -17,7 +17,7 @@ from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-# A timeline keeps only this number of the newest faults and drops.
+# The number of newest faults and failed tasks that a timeline keeps.
 MAX_FAILURES = 200
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 

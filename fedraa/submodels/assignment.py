@@ -19,7 +19,7 @@ class Submodel:
     """A smaller dense model, which has only some units of the full model.
 
     Attributes:
-        widths: Number of kept units of each width group.
+        widths: Number of kept units of each width group (a layer, or layers that are cut together).
         index: Indices [k] of the submodel's parameters in the full flat vector. None means all.
     """
 
@@ -28,7 +28,7 @@ class Submodel:
 
     @classmethod
     def of(cls, traced: Traced, kept: IndexSet) -> "Submodel":
-        """Return the submodel that keeps these units of each width group."""
+        """Return the submodel that keeps these units of each width group (a layer, or layers that are cut together)."""
         widths = traced.widths(kept)
         whole = widths == tuple(group.size for group in traced.groups)
         return cls(widths, None if whole else traced.flat_index(kept))

@@ -74,7 +74,7 @@ def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Meas
 
 
 def format_cell(column: Column, runs: Sequence[Measured]) -> str:
-    """Return `mean ± half 95 % interval`. If a run missed the target, return the number of runs that reached it."""
+    """Return the mean ± half of its 95 % interval. If a run missed the target, return how many runs reached it."""
     values = [column.of(run) for run in runs]
     reached = sum(map(math.isfinite, values))
     if not reached:

@@ -38,7 +38,7 @@ class StoredSamples:
         return take_rows(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
-        """Return the row in the whole data set of the client's sample number `place` (from 0)."""
+        """Return the row that the client's sample number `place` (from 0) has in the whole data set."""
         return int(self.order[self.offsets[client] + place])
 
 
@@ -122,7 +122,7 @@ class ClientSource:
 
     Attributes:
         name: Name of the data set.
-        samples: The samples before the changes.
+        samples: The samples, before they are scaled and transformed.
         partitioner: The partitioner, which may change the inputs of a client (`skew`).
         fixed: The transforms that are not random.
         classes: Number of classes.
@@ -232,7 +232,7 @@ class ClientSource:
             rows -= size
 
     def read(self, client: int) -> tuple[Tree, Array]:
-        """Read, check and scale a client's samples, without the fixed transforms."""
+        """Read, check and scale a client's samples. The fixed transforms are not applied yet."""
         x, y = self.samples(client)
         x, y = as_inputs(x), as_targets(y)
         shapes = tuple(part.shape[1:] for part in list_leaves(x))

@@ -304,7 +304,7 @@ def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def _named_dims(x: Tensor, dim: Any) -> list[int]:
-    """Return the dimensions of x that an argument `dim` names, ascending. None or a bool names all."""
+    """Return the dimensions of x that an argument `dim` names, ascending. None and booleans mean all dimensions."""
     if dim is None or isinstance(dim, bool):
         return list(range(x.dim()))
     if isinstance(dim, int):
