@@ -58,7 +58,7 @@ class Load:
 
     Attributes:
         work: The FLOPs. In relative units, it is a share of the reference task, which trains the full model for 5
-            epochs on a client's mean number of samples.
+            epochs on the clients' mean number of samples.
         down: The bytes that the client receives.
         up: The bytes that the client sends.
         memory: The bytes of the training state.

@@ -112,8 +112,8 @@ class TaskTable(Stateful):
             buffer: The parameters of the submodel.
             extras: Buffers that the task carries besides the parameters.
             extra_buffers: The numbers of additional buffers that the client receives and sends. They count as traffic.
-            traffic_sizes: The numbers of coordinates that the client receives and sends, if they differ from the
-                submodel's number of coordinates. Traffic is computed from them.
+            traffic_sizes: The numbers of coordinates that the client receives and sends. Traffic is computed from them.
+                None stands for the submodel's number of coordinates.
             asks: Names of buffers that the update must contain besides the parameters.
         """
         client = decision.client
