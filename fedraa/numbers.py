@@ -83,7 +83,7 @@ def _make_adapters(kind: type[Any]) -> dict[str, TypeAdapter[Any]]:
 
 
 def _is_plain(hint: Any) -> bool:
-    """Return True if a type has only numbers, booleans, text, None, or tuples of these."""
+    """Return True if a type allows only numbers, booleans, text, None, or tuples of these."""
     if get_origin(hint) in (UnionType, Union, Annotated, tuple):
         alternatives = get_args(hint)
         if get_origin(hint) is Annotated:

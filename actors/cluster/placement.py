@@ -23,7 +23,7 @@ NAMED = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
 
 def make_worker_groups(options: ClusterOptions, clients: int, device: str) -> tuple[WorkerGroup, ...]:
-    """Return the worker groups of the option `resources`, or one group without this option.
+    """Return the worker groups of the option `resources`. If the option is not set, return one group.
 
     Args:
         options: The options of the cluster.

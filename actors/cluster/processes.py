@@ -18,7 +18,7 @@ def load_factor() -> float:
 
 
 def knows_cpu_seconds() -> bool:
-    """Return True if this system has CPU times in /proc. macOS does not."""
+    """Return True if this system has CPU times in /proc. Linux has them, and macOS does not."""
     return (PROC / str(os.getpid()) / "stat").exists()
 
 
@@ -51,10 +51,10 @@ def kill_all_of(folder: Path) -> None:
 
 
 def _is_of(entry: Path, folder: str) -> bool:
-    """Return True if a process has a file of the folder open, or its path in the command line.
+    """Return True if a process has a file of the folder open, or has the folder's path in its command line.
 
     For processes of Ray, all open files are checked, because the standard output of Ray's agents is not in the folder.
-    For other processes, only standard output and error are checked.
+    For other processes, only the standard output and the standard error are checked.
     """
     try:
         command = (entry / "cmdline").read_bytes()

@@ -39,9 +39,8 @@ class Heartbeat:
     Attributes:
         every: Seconds between two pings.
         bound: Seconds without an answer after which an actor on this node counts as frozen.
-        far: The limit for an actor on another node, or on a system without CPU times. It is longer, because large
-            arrays
-            on the network delay pings.
+        far: The limit for an actor on another node, or on a system without CPU times. It is longer than `bound`,
+            because large arrays on the network delay pings.
         starts: The limit for the first answer; None for no limit, because the actor may wait for resources.
     """
 
@@ -54,7 +53,7 @@ class Heartbeat:
 class LivenessProbe:
     """A probe that sends pings to one actor and measures the time until the answer.
 
-    A process on this node that uses CPU time is not frozen.
+    A process on this node that uses CPU time does not count as frozen, even if it does not answer.
 
     Args:
         actor: The actor.
@@ -97,7 +96,7 @@ class LivenessProbe:
         return None
 
     def idle_seconds(self, since: float) -> float:
-        """Return the seconds after the monotonic time `since` in which the actor was idle, by its last answer.
+        """Return for how many seconds the actor was idle after the monotonic time `since`, as its last answer states.
 
         The result is 0 on another node, because the arguments of a call may still be on the network.
         """
@@ -119,7 +118,7 @@ class LivenessProbe:
         # The first answer includes the start of the process.
         if self._node_and_pid is not None:
             self._slowest = max(self._slowest, self._silent)
-        # The actor is dead. Its other calls fail with the same error.
+        # A dead actor gives a RayError here. It is ignored, because the actor's other calls fail with the same error.
         with suppress(RayError):
             node, process, self._idle_s = runtime.get(ref)
             self._node_and_pid = (node, process)
@@ -140,7 +139,7 @@ class LivenessProbe:
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:
-        """Return True if the process used CPU time in the last `seconds`. The measured silence then begins again.
+        """Return True if the process used CPU time in the last `seconds`. The measured silence then restarts at 0.
 
         The CPU time on another node is unknown, so the result is False.
         """

@@ -164,7 +164,7 @@ class ShardedStore:
     def restore_mean(self, mean: Vector) -> None:
         for caller, own in zip(self._callers, self._split.own, strict=True):
             self._unsettled.append(caller.call("load_mean_ref", runtime.put(mean[own])))
-        # After the shards have answered, later messages no longer contain the mean.
+        # A message repeats all calls that the shard has not answered yet. Wait, so that no later message has the mean.
         self._settle_shards()
 
     def state(self) -> State:
@@ -200,7 +200,7 @@ class ShardedStore:
         self._probes.clear()
 
     def _gather_values(self, method: str) -> Vector:
-        """Return one value per coordinate [d], which a method of every shard returns."""
+        """Call a method of every shard, and return its values for all coordinates in one vector [d]."""
         self._settle_shards()
         params = self._rest.copy()
         answers = self._get_answers([getattr(shard, method).remote() for shard in self._shards])
@@ -224,7 +224,7 @@ class ShardedStore:
         self._unsettled.clear()
 
     def _get_answers(self, refs: list[AnyRef]) -> list[Any]:
-        """Wait without a time limit for answers of living shards."""
+        """Wait for the shards' answers. There is no time limit, but a shard that has died raises ShardDied."""
         try:
             while True:
                 with suppress(GetTimeoutError):
@@ -236,7 +236,7 @@ class ShardedStore:
 
 @dataclass(frozen=True)
 class MeanOnShards:
-    """The mean of the model's parameters over earlier versions, kept on the shards."""
+    """The mean of the parameters over the versions of the model. Each shard holds its part of the mean."""
 
     store: ShardedStore
 

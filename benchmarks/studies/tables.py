@@ -16,7 +16,7 @@ from benchmarks.studies.verdict import paired_p_value
 from benchmarks.studies.weak import Means, is_accuracy
 from fedraa.report.statistics import LEVEL, half_width95, is_significant, mean_or_nan
 
-# At most MAX_NAMED pairs of rows that contradict the paper get a sentence.
+# Sentences name at most this number of row pairs whose order contradicts the paper.
 MAX_NAMED = 8
 
 
@@ -149,7 +149,7 @@ def _cell_text(entry: Entry | None) -> str:
 
 
 def mean_accuracies(numbers: Sequence[Entry]) -> Means:
-    """Return, for each column and metric of accuracy, the pairs of a row and its mean accuracy."""
+    """Return pairs (row, mean accuracy) for each column of the study and each accuracy metric."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for entry in numbers:
         if is_accuracy(entry.metric.name) and entry.values:
@@ -288,12 +288,12 @@ def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterat
 
 
 def at_edge(study: Study, column: str) -> bool:
-    """Return True if the column is the first or last value of a hyperparameter grid."""
+    """Return True if the column belongs to the first or the last value of a grid of hyperparameter values."""
     return study.fixed is not None and column in (study.columns[0], study.columns[-1])
 
 
 def best_of(numbers: Sequence[Entry]) -> Entry | None:
-    """Return the best entry; None if no mean is finite, or if the metric is neither better high nor better low."""
+    """Return the best entry; None if no mean is finite, or if the metric has no better direction."""
     known = [entry for entry in numbers if entry.values and math.isfinite(entry.mean) and entry.metric.better]
     if not known:
         return None
@@ -315,7 +315,7 @@ def _paper_groups(study: Study, numbers: Sequence[Entry]) -> Iterator[list[Entry
 
 
 def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
-    """Yield sentences on the pairs of rows: how many have the same order as in the paper."""
+    """Yield sentences on pairs of rows. They state how many pairs have the same order as in the paper."""
     pairs = [_better_in_paper_first(a, b) for a, b in combinations(group, 2) if a.paper != b.paper]
     agree = [pair for pair in pairs if _mean_advantage(*pair) > 0]
     clear = sum(_is_significant(*pair) for pair in agree)

@@ -70,7 +70,8 @@ COUNTS = {KILL: 1, HANG: 1, FREEZE: 1}
 ROUNDS = 6
 LOST_PERCENT = 3
 RUNS_PER_CLUSTER = 40
-# The disk becomes full only after the first checkpoint, because a run without a checkpoint cannot be resumed.
+# The disk becomes full only after the log has this size. The first checkpoint then exists. Without a checkpoint, a run
+# cannot be resumed.
 MIN_LOG_BYTES = 600
 SHORT = Heartbeat(every=0.5, bound=3.0)
 HUNG_AFTER_S = 6.0
@@ -217,7 +218,7 @@ def make_run(pool: WorkerPool, folder: Path, undisturbed: Path, method: str, cel
 
 
 def _draw_tasks(faults: Sequence[str], undisturbed: Path, rng: np.random.Generator) -> dict[int, str]:
-    """Choose the tasks at which a worker is disturbed.
+    """Choose the tasks in which a worker is disturbed.
 
     Returns the kind of fault by task number.
     """

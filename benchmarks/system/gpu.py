@@ -86,7 +86,7 @@ def main(
         table.add_row(*row.values())
     Console(width=140).print(table)
     if failed:
-        raise RunFailed("tests", "some tests of CUDA failed", hint="their output is above")
+        raise RunFailed("tests", "some tests marked cuda failed", hint="their output is above")
 
 
 def run_tests() -> bool:
@@ -104,7 +104,7 @@ def shrink(work: Workload) -> Workload:
 def measure_workload(
     work: Workload, device: str, stacks: tuple[int, ...], workers: tuple[int, ...]
 ) -> Iterator[dict[str, str]]:
-    """Measure a workload with every system, and yield the table rows.
+    """Measure a workload in bare PyTorch, in pfl-research and in fedraa, and yield the table rows.
 
     Args:
         work: The workload.

@@ -74,7 +74,7 @@ def main(
     repeats: int = 4,
     out: Path = RESULTS,
 ) -> None:
-    """Measure methods, and write the table line by line. Existing lines of methods that are not measured are kept.
+    """Measure the updates of these methods, and write the table line by line. Lines of other methods stay in the table.
 
     Args:
         methods: The methods to measure.
@@ -148,7 +148,7 @@ def _rounded_median(values: Sequence[float]) -> float | str:
 
 
 def measure_saving(server: Server, model: int) -> dict[str, float]:
-    """Write a checkpoint and return its size, its blocking time and its total time."""
+    """Write a checkpoint. Return its size, the time for which the server waits, and the total time of writing."""
     with TemporaryDirectory() as folder:
         saver, started = Saver(), time.perf_counter()
         saver.save(Path(folder), 1, server.state())
@@ -174,7 +174,7 @@ def measure_worker(spec: RunSpec) -> float:
 
 
 def memory_bytes(what: str = "VmRSS") -> float:
-    """Return a memory value of this process in bytes, read from /proc."""
+    """Return a memory size of this process in bytes: the line `what` of /proc/self/status."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return 1024 * float(next(line.split()[1] for line in lines if line.startswith(what)))
 
@@ -240,7 +240,7 @@ class Taken:
 
 
 def measure_updates(spec: RunSpec, server: Server, repeats: int, existing: Vector) -> tuple[list[Taken], list[Taken]]:
-    """Apply updates and return their costs. Updates of smaller submodels are omitted.
+    """Apply updates, and return the costs of the updates of the largest submodel.
 
     The first list has updates that do not end a round. The second list has updates that end a round, so that their
     costs include the server step.

@@ -104,7 +104,7 @@ def main(
     repeats: int = 3,
     out: Path = RESULTS,
 ) -> None:
-    """Measure runs and write the table. It has each time's minimum over the repeats, and the maximum of the memory.
+    """Measure runs and write the table, which has the minimum of each time and the maximum of the memory over repeats.
 
     Args:
         methods: The methods to measure.

@@ -53,7 +53,7 @@ def main(
     vmap_batch: int = 1,
     out: Path | None = None,
 ) -> None:
-    """Measure fedraa and bare code in turn, and print a table of medians and ratios.
+    """Measure fedraa and bare code (PyTorch or Ray without fedraa) in turn. Print a table of medians and ratios.
 
     Args:
         clients: The numbers of clients.
@@ -139,7 +139,7 @@ def measure_rounds(
     device: str = "cpu",
     vmap_batch: int = 1,
 ) -> Figure:
-    """Measure a round of FedAvg in fedraa and in bare processes, after a warm-up round.
+    """Measure a round of FedAvg in fedraa and in plain PyTorch processes, after a warm-up round.
 
     Args:
         dataset: The data.
@@ -297,7 +297,7 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
 def start_up(repeats: int) -> Figure:
     """Measure the time from a process's start to its first update, and the time of `ray.init` and the imports.
 
-    The first pair of runs is not counted, because it fills the machine's caches.
+    The first measurement of both times is not counted, because it fills the machine's caches.
     """
     experiment = "method='fedavg', clients=1, hidden=(8,), local_steps=1, rounds=1, workers=1, quiet=True"
     code = f"import fedraa, pathlib, sys; fedraa.run(fedraa.Experiment({experiment}, out=pathlib.Path(sys.argv[1])))"

@@ -44,7 +44,7 @@ class WorkerPool:
 
 @dataclass
 class PooledExecutor(RayExecutor):
-    """An executor that takes its actors from a pool. At its end it gives the living actors back."""
+    """An executor that takes its actors from a pool. When it closes, it returns the living actors to the pool."""
 
     pool: WorkerPool = field(default_factory=WorkerPool)
 

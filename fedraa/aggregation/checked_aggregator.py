@@ -40,14 +40,14 @@ class BoundAggregator(Stateful):
 
     @property
     def needs_reports(self) -> bool:
-        """True if a round in which no client reported leaves the model unchanged."""
+        """True if the model stays unchanged in a round in which no client reported."""
         return getattr(self._part, "needs_reports", True)
 
     @property
     def unprotected(self) -> int | None:
-        """The number of coordinates that a robust aggregator could not protect in the last round.
+        """The number of coordinates without a robust result in the last round, because too few clients trained them.
 
-        It is None for other aggregators.
+        It is None for aggregators that are not robust.
         """
         number: int | None = getattr(self._part, "unprotected", None)
         return number

@@ -1,7 +1,8 @@
-"""Functions of `fedraa.report` for the board. Their import takes seconds.
+"""Functions of `fedraa.report` for the board. The import of `fedraa.report` takes seconds.
 
-Functions import this module in their bodies, so that the list of runs and the curves need not wait. No other module of
-the board imports `fedraa.report`, because the imports of two requests' threads could block each other.
+Functions of the board import this module in their bodies, so that the list of runs and the curves appear without this
+delay. No other module of the board imports `fedraa.report`. Otherwise, two requests that import it at the same time
+could block each other.
 """
 
 from fedraa.report.command import run_command

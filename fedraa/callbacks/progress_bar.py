@@ -110,7 +110,7 @@ class _Terminal:
 
 
 class _Notebook:
-    """A line of text in a notebook that is updated in place, without a package for widgets."""
+    """A line of text that is updated in place in a notebook. It needs no package for widgets."""
 
     def __init__(self, name: str) -> None:
         # Every notebook has IPython.

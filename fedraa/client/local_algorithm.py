@@ -15,11 +15,11 @@ from fedraa.messages import Vector
 
 
 class LocalRun(Protocol):
-    """One task in training. Its buffers are [k]: one number per coordinate of the task's submodel."""
+    """A task while a client trains it. All buffers have the shape [k], where k is the size of the submodel."""
 
     @property
     def weights(self) -> Tensor:
-        """The weights in training, changed in place. The client sends them to the server after training."""
+        """The weights, which training changes in place. The client sends them to the server after training."""
 
     @property
     def received(self) -> Tensor:
@@ -75,7 +75,7 @@ class LocalRun(Protocol):
     ) -> None:
         """Take one step of the local optimizer on a minibatch.
 
-        If the minibatch is of the stream "", its loss is added to the training loss of the task.
+        If the minibatch is from the stream "" of `minibatches`, its loss is added to the training loss of the task.
 
         Args:
             inputs: The inputs of the minibatch.
@@ -90,7 +90,7 @@ class LocalRun(Protocol):
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and the gradient [k] at the current weights, after all gradient transforms.
 
-        The next call overwrites the gradient. An algorithm that calls this method sets `needs_whole_gradient`.
+        The next call overwrites the gradient. An algorithm that calls this method must set `needs_whole_gradient`.
         """
 
     def record_loss(self, loss: Tensor) -> None:
@@ -107,7 +107,7 @@ class LocalRun(Protocol):
         """
 
     def add_term(self, term: GradientTransform) -> None:
-        """Add a gradient transform. It is applied to the gradient of every step before all others."""
+        """Add a gradient transform. In every step, it changes the gradient before all other transforms do."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A method, which is a combination of four choices."""
+"""A method: a choice of a submodel policy, of the local training, of the server's update and of the schedule."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -55,7 +55,7 @@ NO_PAPER = PaperSettings(source="no paper")
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method: four choices, their paper, and advice for users.
+    """A method: four choices (`submodel`, `local`, `update`, `schedule`), their paper, and advice for users.
 
     Attributes:
         name: The name under which the method is registered. A custom method is selected by its import path, and this
@@ -112,9 +112,9 @@ class Method:
 
     @property
     def keeps(self) -> str:
-        """The server's state besides the model, as text.
+        """The server's state besides the model, as text, such as `mean [d]`.
 
-        The text has the sizes d (parameters), N (clients) and M (fragments).
+        d is the number of parameters, N the number of clients, and M the number of fragments.
         """
         components: list[object] = [self.submodel, self.update]
         if is_dataclass(self.update):
@@ -135,7 +135,7 @@ class Method:
         return {axis: getattr(self, axis) for axis in AXES}
 
     def described(self) -> dict[str, Any]:
-        """Return the four choices with all their values, as config.json stores them."""
+        """Return the submodel, local, update and schedule with all their values, as config.json stores them."""
         return {axis: describe_component(choice) for axis, choice in self.choices().items()}
 
     @property
@@ -145,7 +145,7 @@ class Method:
 
     @property
     def scales_activations(self) -> bool:
-        """True if a submodel's activations are divided by its fraction of the units in training."""
+        """True if training divides a submodel's activations by the fraction of the units that the submodel has."""
         return self.local.scale_activations or self.local.full_rate or self.submodel.scales
 
     @property
@@ -160,10 +160,10 @@ class Method:
                 `**{"local.sam_rho": 0.05}`.
 
         Raises:
-            InputError: None of the four choices has such a value.
+            InputError: The method has no such value.
         """
         return set_values(self, values, self.name)
 
     def path(self, name: str) -> str | None:
-        """Return the path of the value that an option sets; None if the method has no such value."""
+        """Return the path of the value that an option sets, such as `local.sam_rho`; None if there is no such value."""
         return find_path(self, name)

@@ -76,7 +76,7 @@ class Federated:
         return take_rows(self.x_train, rows), self.y_train[rows]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Return the samples for the task number `turn` of a client."""
+        """Return the samples for a client's task number `turn` (from 0)."""
         if self.source is not None:
             return self.source.shard(client, turn)
         return *self.client(client), None

@@ -57,7 +57,8 @@ class Load:
     In relative units, `down` and `up` are shares of the full model, and `memory` is a share of its training state.
 
     Attributes:
-        work: The FLOPs; in relative units, the share of the reference task (the full model, 5 epochs, mean samples).
+        work: The FLOPs. In relative units, it is a share of the reference task, which trains the full model for 5
+            epochs on the clients' mean number of samples.
         down: The bytes that the client receives.
         up: The bytes that the client sends.
         memory: The bytes of the training state.
@@ -75,12 +76,12 @@ class Fleet:
 
     Attributes:
         compute: Compute speed.
-        downlink: Bandwidth from the server to the client. If it changes with time, it is the mean.
-        uplink: Bandwidth from the client to the server. If it changes with time, it is the mean.
+        downlink: Bandwidth from the server to the client, or its mean if the bandwidth changes with time.
+        uplink: Bandwidth from the client to the server, or its mean if the bandwidth changes with time.
         latency: Time that every task needs besides its transfers and its training.
         memory: Memory for the training state.
         relative: True for relative units, False for physical units.
-        watts: The known columns of `WATTS`, by name.
+        watts: The known power values by column, such as `watts_train`.
         links: The bandwidths over time, by client.
     """
 

@@ -1,4 +1,4 @@
-"""The executor that trains tasks in this process. `actors` has the executor on Ray."""
+"""The executor that trains tasks in this process. The package `actors` has the executor on Ray."""
 
 import heapq
 import time
@@ -23,8 +23,9 @@ NOT_OF_CLIENTS = (
 )
 
 
-# The local executor trains ahead for at most AHEAD_S seconds and AHEAD_BYTES of updates at a time. This is faster: if
-# training and server updates alternate, they displace each other's data from the processor's caches.
+# Before the loop waits for tasks, the local executor trains for at most AHEAD_S seconds and AHEAD_BYTES of updates at a
+# time. This is faster: if training and server updates alternate, they displace each other's data from the processor's
+# caches.
 AHEAD_S = 0.02
 AHEAD_BYTES = 2**21
 
@@ -38,7 +39,7 @@ class PendingEvaluation(Protocol):
 
     @property
     def kept(self) -> State:
-        """The values that clients keep between tasks for personal models, when the evaluation started; read-only."""
+        """The values that clients keep for personal models, as they were at the start of the evaluation; read-only."""
 
     def result(self, timeout: float) -> Evaluation | None:
         """Return the evaluation, or None if it takes longer than `timeout` seconds."""
@@ -113,9 +114,9 @@ class _Dropped(BaseException):
 
 
 class LocalExecutor:
-    """An executor in this process. It trains a task, or up to `stack` tasks at once, when the loop waits for it.
+    """An executor in this process. It trains a task when the loop waits for the task, or up to `stack` tasks at once.
 
-    On the virtual clock it also trains short tasks before the loop waits for them.
+    On the virtual clock, the executor also trains short tasks before the loop waits for them.
     """
 
     workers = 1
@@ -126,10 +127,11 @@ class LocalExecutor:
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        # A heap of tasks that may be trained ahead.
+        # A heap of the tasks that may be trained before the loop waits for them: their due times and their numbers.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
-        # Tasks that failed together. Each is then trained alone to find the one that fails.
+        # The numbers of tasks that failed when they were trained together. Each is trained again, without the others,
+        # to find the task that fails.
         self._alone: set[int] = set()
         self._training = False
 
@@ -166,7 +168,7 @@ class LocalExecutor:
         return outcome
 
     def _train_ahead(self, end: float) -> None:
-        """Train the tasks that are due next, until the time `end` or `AHEAD_BYTES` of updates."""
+        """Train the tasks that are due next. Stop at the time `end`, or if the updates need more than `AHEAD_BYTES`."""
         while self._due:
             number = self._due[0][1]
             is_waiting = number in self._tasks and number not in self._trained
@@ -209,7 +211,7 @@ class LocalExecutor:
             return [Fault(tasks[0].id, 0, format_error(error), may_be_client_fault(error))]
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
-        # On the wall clock, no task is trained ahead.
+        # On the wall clock, no task is trained before the loop waits for it.
         self._due.clear()
         if not self._tasks:
             time.sleep(timeout)

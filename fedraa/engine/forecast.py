@@ -16,7 +16,7 @@ from fedraa.server.async_rule import ApplyResult, AsyncRule, model_without_value
 
 @dataclass(frozen=True)
 class Forecast:
-    """The course of an asynchronous run.
+    """The predicted course of an asynchronous run.
 
     Attributes:
         time: Time of the last update on the run's clock.

@@ -19,9 +19,9 @@ _MARK = "given as an object"
 def split_objects(
     model: object, dataset: object, fields: Mapping[str, object]
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return the model object, the dataset object, and the fields with the names of model and dataset.
+    """Return the model object, the dataset object, and the fields. If the user gave a name, it becomes a field.
 
-    An object is None if the user gave only a name. A function that returns a dataset is called.
+    The object is then None. A function that returns a dataset is called.
 
     Args:
         model: A module, or the name of a model.
@@ -78,7 +78,7 @@ def objects_of(
 
 
 def object_names(model: nn.Module | None, dataset: Dataset | FederatedDataset | None) -> dict[str, str]:
-    """Return texts for the fields `model` and `dataset` of config.json, for each one that is an object."""
+    """Return the texts that config.json has for a model object and a dataset object, by the field's name."""
     names: dict[str, str] = {}
     if model is not None:
         names["model"] = f"{type(model).__name__} ({_MARK})"

@@ -30,7 +30,7 @@ class RunClock:
         self._started_at += seconds
 
     def due(self, task: Task) -> float:
-        """Return the due time of a task that is sent now."""
+        """Return the end time of a task that is sent now."""
         return self._timing.due(task.client, task.turn, self.now, task.cost)
 
     def state(self) -> State:

@@ -25,7 +25,8 @@ from fedraa.vectors.chunked import step_along
 class ACE(AsyncRule):
     """ACE (Chang et al. 2025), formerly IA2SGD: theta += server_lr * the mean of all clients' last deltas.
 
-    Once every client has reported, each update moves the model, however stale it is.
+    The model does not change until every client has sent an update. After that, each update moves the model, and the
+    staleness of the update has no effect.
     """
 
     server_lr: Positive = 1.0

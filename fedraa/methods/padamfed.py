@@ -135,7 +135,7 @@ class MomentumAndControls(RoundState):
         }
 
     def _make_shift(self, client: int) -> Vector:
-        """Return b - beta c_i [d], which stays constant while the client's task is in flight."""
+        """Return b - beta c_i [d] of the pseudo-code above. It is constant while the client's task is in flight."""
         control = self._control
         if client in self._client:
             control = control - self._client.peek_row(client)

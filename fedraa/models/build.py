@@ -24,8 +24,8 @@ from fedraa.models.statistics import kept_buffers
 from fedraa.models.vit import vit, vit_small
 from fedraa.models.wrappers import unwrap_module
 
-# Each model's function of (channels, height, width, classes), and its smallest image side in pixels. A batch norm needs
-# more than one pixel in the last stage to normalise a single sample.
+# For each model: a function of (channels, height, width, classes) that creates the model, and the smallest side of an
+# image in pixels. A batch norm needs more than one pixel in the last stage to normalise a single sample.
 _IMAGE_MODELS: dict[str, tuple[Callable[[int, int, int, int], nn.Module], int]] = {
     "cnn": (cnn, 4),
     "cnn-wide": (wide_cnn, 8),
@@ -184,7 +184,7 @@ def _find_arguments(name: str, make: Callable[..., Any], classes: int) -> dict[s
 
 
 def _hint_for_object(source: object) -> str:
-    """Return the hint for an object that is neither a model nor callable."""
+    """Return the hint of an error for an object that is neither a model nor callable, such as a list of layers."""
     if isinstance(source, list | tuple) and source and all(isinstance(layer, nn.Module) for layer in source):
         return "pass nn.Sequential(*layers)"
     if isinstance(source, Mapping) and any(isinstance(value, torch.Tensor) for value in source.values()):
@@ -247,7 +247,10 @@ def _hint_for_error(error: Exception) -> str:
 
 
 def _check_for_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:
-    """Return a function that returns the problem of a model's result, or None for logits [b, classes]."""
+    """Return a check of a model's result for this batch.
+
+    The check returns None for logits [b, classes], and otherwise the problem as text.
+    """
     expected = [len(list_leaves(batch)[0]), classes]
 
     def describe_wrong(result: Any) -> str | None:

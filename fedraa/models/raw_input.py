@@ -12,7 +12,7 @@ from fedraa.rng import generator
 
 
 class RawInputModel(nn.Module):
-    """A trained model that scales and transforms its inputs as in the run before it calls `model`.
+    """A trained model for raw inputs. It scales and transforms them as the run did, and then calls `model`.
 
     Its input is a batch of raw samples as tensors or arrays: images of floats or bytes, rows of features, or tokens.
     """
@@ -91,7 +91,7 @@ def _pick_scaling(scaling: Any, key: Any) -> Any:
 
 
 def _as_input(x: Tensor, *, several: bool) -> Tensor:
-    """Return x in the type in which a run trains.
+    """Convert an input to the type that it has during training.
 
     Integers except bytes become int64 (tokens) if x is a matrix or one of several inputs. Booleans stay bool (masks) if
     x is one of several inputs. All others become float32.

@@ -14,7 +14,7 @@ from fedraa.models.forward import forward
 from fedraa.objectives.metric_spec import Direction, MetricSpec
 
 Array = npt.NDArray[Any]
-# The main output in results of the libraries transformers and torchvision, and a tuple's first item.
+# Names of a model's main output: `logits` in transformers, `out` in torchvision, and "0" for the first item of a tuple.
 _MAIN_OUTPUTS = ("logits", "out", "0")
 
 Sums = Mapping[str, Array]
@@ -61,7 +61,7 @@ class Objective(ABC):
         """Return the loss of every sample [b], or of every position of every sample [b, ...]."""
 
     def counted(self, outputs: Tensor, targets: Tensor) -> Tensor | None:
-        """Return a mask of the losses that count, for example without padding, or None if all count."""
+        """Return a mask that is False for losses to omit, such as those of padding; None to use all losses."""
         return None
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
@@ -69,10 +69,11 @@ class Objective(ABC):
         return {}
 
     def metrics(self, sums: Sums) -> Mapping[str, float]:
-        """Return the metrics in `better` of some samples, by default the mean of each value.
+        """Return the metrics that `better` names, by default the mean of each value of `measured`.
 
         Args:
-            sums: Sums over the samples of the values of `measured`, of `loss`, and of `count`, the losses that count.
+            sums: Sums over some samples: of each value of `measured`, of the losses (`loss`), and of the number of
+                losses (`count`).
         """
         return {name: float(sums[name] / sums["count"]) for name in self.better}
 
@@ -95,7 +96,7 @@ class Objective(ABC):
         return output
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of the losses that count (see `counted`), or 0 if none counts."""
+        """Return the mean of the losses in the mask of `counted`, or 0 if the mask is empty."""
         losses, counted = self.losses(outputs, targets), self.counted(outputs, targets)
         if counted is None:
             return losses.mean()
@@ -117,7 +118,7 @@ class Objective(ABC):
         return loss
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return `measured`, `loss` and `count` for every sample, float64 [b] or [b, k]."""
+        """Return the values of `measured`, the `loss` and the loss `count` of every sample, float64 [b] or [b, k]."""
         losses = self.losses(outputs, targets)
         counts = self.counted(outputs, targets)
         if counts is None:
@@ -127,7 +128,7 @@ class Objective(ABC):
         return sums | {name: values.double() for name, values in self.measured(outputs, targets).items()}
 
     def summed_loss(self, outputs: Tensor, targets: Tensor) -> float:
-        """Return the sum of the losses that count (see `counted`)."""
+        """Return the sum of the losses. Losses outside the mask of `counted`, such as those of padding, are omitted."""
         return float(self.sums(outputs, targets)["loss"].sum())
 
     def targets(self, train: Array, test: Array, classes: int) -> tuple[Array, Array, int]:
@@ -144,7 +145,7 @@ class Objective(ABC):
         return require_numbers("y_train", train), require_numbers("y_test", test), max(1, classes)
 
     def of_clients(self, sums: Sums) -> Array:
-        """Return the main metric of every client [c], from its sums [c] or [c, k]."""
+        """Return the main metric of every client [c], from sums [c] or [c, k] over each client's samples."""
         if self.main == "loss":
             return np.asarray(sums["loss"] / sums["count"])
         if type(self).metrics is Objective.metrics:
@@ -152,7 +153,7 @@ class Objective(ABC):
         return np.array([metrics[self.main] for metrics in self._metrics_of_rows(sums)])
 
     def metrics_by_client(self, sums: Sums) -> dict[str, Array]:
-        """Return the loss and the metrics of every client [c], from its sums [c] or [c, k]."""
+        """Return the loss and the metrics of every client [c], from sums [c] or [c, k] over each client's samples."""
         metrics = {"loss": np.asarray(sums["loss"] / sums["count"])}
         if type(self).metrics is Objective.metrics:
             return metrics | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
@@ -234,10 +235,10 @@ def require_integers(name: str, y: Array, ndim: int, form: str) -> Array:
         name: The name of the array for errors.
         y: The targets.
         ndim: The required number of dimensions.
-        form: The description of this shape for errors.
+        form: The required shape as text for errors.
 
     Raises:
-        InputError: The targets are no integers with `ndim` dimensions.
+        InputError: The targets are not integers, or do not have `ndim` dimensions.
     """
     if y.dtype.kind not in "iu" or y.ndim != ndim:
         raise InputError(name, got=y, expected=f"integers of shape {form}")

@@ -19,7 +19,7 @@ from fedraa.privacy.privacy import refuse_missing_library
 
 # With less noise, the distribution of the privacy loss takes too much memory: 38 GiB at 0.001.
 MIN_SAMPLED_NOISE = 0.2
-# The library finds no epsilon for less noise.
+# With less noise, dp-accounting finds no epsilon.
 MIN_NOISE = 1e-6
 
 ADD_OR_REMOVE = "add or remove one client"
@@ -48,8 +48,8 @@ class PrivacyTerms:
     def measure_loss(self, events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the privacy loss of a log, as summary.json stores it.
 
-        `releases` is the number of rounds, buffers or updates, and with local privacy the largest number of tasks of a
-        client. `epsilon` is None if it is infinite.
+        `releases` is the number of results with noise: rounds, buffers or updates. With local privacy, it is the
+        largest number of tasks of a client. `epsilon` is None if it is infinite.
         """
         if self.local:
             releases = count_tasks(events)
@@ -79,8 +79,8 @@ def gaussian_epsilon(noise: float, squared: float, delta: float) -> float:
 
     Args:
         noise: The noise multiplier of a release.
-        squared: The sum over the releases of the squared number of a client's updates.
-        delta: The delta.
+        squared: The square of a client's number of updates in a release, summed over all releases.
+        delta: The delta of the privacy guarantee (epsilon, delta).
     """
     refuse_missing_library()
     import dp_accounting
@@ -95,7 +95,7 @@ def gaussian_epsilon(noise: float, squared: float, delta: float) -> float:
 def poisson_epsilon(noise: float, share: float, rounds: int, delta: float) -> float:
     """Return the epsilon of rounds with Poisson sampling, by the distribution of the privacy loss (PLD).
 
-    Below `MIN_SAMPLED_NOISE` it is the larger epsilon without sampling.
+    For noise below `MIN_SAMPLED_NOISE`, the result is the epsilon without sampling, which is larger.
 
     Args:
         noise: The noise multiplier of a round.
@@ -156,7 +156,9 @@ def _poisson_event(noise: float, share: float, rounds: int) -> Any:
 
 
 def largest_squared(releases: Iterable[Iterable[int]]) -> int:
-    """Sum each client's squared number of updates over the releases. Return the largest of these sums.
+    """Square each client's number of updates in a release, and sum the squares over the releases.
+
+    Return the largest sum of all clients.
 
     Args:
         releases: For each release, the clients of its updates.
@@ -169,7 +171,7 @@ def largest_squared(releases: Iterable[Iterable[int]]) -> int:
 
 
 def group_updates(events: Iterable[Mapping[str, Any]], per_release: int | None) -> list[list[int]]:
-    """Return the clients of the updates in each release of a log.
+    """Return the clients of the updates in each release: in each round, or in each full buffer.
 
     Args:
         events: The events of the log.

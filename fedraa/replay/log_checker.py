@@ -1,4 +1,4 @@
-"""Check a whole log against the rules, line by line."""
+"""Check a whole log, line by line, against the rules of the run's method."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ KINDS = ("dispatch", "commit", "drop", "lost", "round", "eval", "fault", "checkp
 
 
 class Audit:
-    """A check of a log. It raises Inconsistent at the first line that breaks the rules."""
+    """A check of a log. It raises Inconsistent at the first line that contradicts the rules of the run's method."""
 
     def __init__(self, rules: Rules) -> None:
         self.lines = dict.fromkeys(KINDS, 0)
@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def _checkpoint_due(self) -> bool:
-        """True if the next line must be a checkpoint. Checkpoints by real time are not logged."""
+        """True if `checkpoint_every` requires a checkpoint as the next line. Checkpoints by time are not logged."""
         step = self._ledger.step
         every = self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
@@ -115,7 +115,7 @@ class Audit:
         self.end = line
 
     def _find_reason(self, line: Line) -> tuple[str, float]:
-        """Return the reason for the run's end, and its earliest time."""
+        """Return the reason for which the run must end here, and the time of the end."""
         limits = self._rules.resolved.limits
         now = self._clock.now
         if self._rules.wall:

@@ -97,8 +97,8 @@ def _refuse_without_effect(
     Args:
         shared: The settings that all methods share, by field.
         methods: The methods.
-        filled: The settings of each method.
-        templates: The settings of each method without the options that it does not have.
+        filled: The settings of each method, with all shared settings.
+        templates: The settings of each method, with only the options that the method uses.
     """
     problem = f"it has no effect on {', '.join(map(str, methods))}"
     for field, value in shared.items():

@@ -99,7 +99,7 @@ def mean_interval(values: pd.Series, form: str, better: Direction = "min") -> st
     Args:
         values: The values, one per seed.
         form: The format of a number.
-        better: The better direction, which determines the possible values.
+        better: The better direction of the metric. It determines the limits of the interval, such as 0 or 1.
     """
     numbers = values.to_numpy(np.float64)
     if not np.isfinite(numbers).all():

@@ -56,7 +56,7 @@ def report(
         sections = _make_sections(groups, landscape=landscape)
     themes = THEMES[theme]
     pictures = [picture for section in sections for picture in section.pictures]
-    # The plots' names are also file names.
+    # The plots' names are also file names, so each name must be unique.
     assert len({picture.name for picture in pictures}) == len(pictures)
     images: dict[str, dict[Theme, bytes]] = {}
     prints: dict[str, bytes] = {}

@@ -23,7 +23,7 @@ _as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class EventLog:
-    """The object that writes a run's events and evaluations. It writes every line at once.
+    """The object that writes a run's events and evaluations. It writes every line immediately.
 
     Every event has `seq` (its number), `kind`, `t` (the time on the run's clock) and `wall` (real seconds since the
     start). Interruptions of the run do not count in `wall`.

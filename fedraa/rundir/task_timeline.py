@@ -17,7 +17,7 @@ from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
 if TYPE_CHECKING:
     import pandas as pd
 
-# A timeline keeps only this number of the newest faults and drops.
+# The number of newest faults and failed tasks that a timeline keeps.
 MAX_FAILURES = 200
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 
@@ -69,7 +69,7 @@ class TaskTimeline:
         self.staleness = array("q")
         self.fate = array("b")
         self.commits = array("q")
-        # The indices of the committed and lost tasks. `bytes_until` adds their traffic.
+        # The indices of the committed and lost tasks. `bytes_until` sums their traffic.
         self.with_traffic = array("q")
         self.round_events: list[dict[str, Any]] = []
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)

@@ -63,7 +63,7 @@ class PolyakAveraging:
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         before = self._server.step
         waiting = self._server.drop(task, error, now)
-        # If the round waited only for the dropped task, the round has ended and has moved the model.
+        # If the round waited only for the dropped task, the call above has ended the round and changed the model.
         self._update_mean(before)
         return waiting
 

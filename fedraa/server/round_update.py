@@ -51,5 +51,5 @@ class Mean:
         return SERVER_OPTIMIZER.resolve(self.optimizer)
 
     def memory(self, size: int, clients: int) -> int:
-        """Return an upper bound of the server's memory in bytes, without the model."""
+        """Return an upper bound of the memory in bytes for the aggregator and the auxiliary state."""
         return self.resolve_aggregator().memory(size, clients) + self.auxiliary.memory(size, clients)

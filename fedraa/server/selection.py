@@ -30,7 +30,7 @@ def make_round_selector(
     """Return the client selector of a schedule in rounds.
 
     Args:
-        source: The selection as a name, a text, an import path or an object.
+        source: The selection: a name, a name with arguments, an import path or an object.
         find_facts: Returns the facts about the clients.
         clients: Number of clients.
         seed: Seed of the run.
@@ -65,7 +65,7 @@ def make_async_selector(
     """Return the client selector of an asynchronous schedule, or None for the uniform choice and for routing.
 
     Args:
-        source: The selection as a name, a text, an import path or an object.
+        source: The selection: a name, a name with arguments, an import path or an object.
         find_facts: Returns the facts about the clients.
         clients: Number of clients.
         seed: Seed of the run.
@@ -99,7 +99,7 @@ def make_routing(
     """Return the queues of tasks for the selection `routing`, or None for other selections.
 
     Args:
-        source: The selection as a name, a text, an import path or an object.
+        source: The selection: a name, a name with arguments, an import path or an object.
         find_facts: Returns the facts about the clients.
         clients: Number of clients.
         seed: Seed of the run.
@@ -126,7 +126,7 @@ def make_deadline(duration: float | None, late: str, timing: Timing, *, wall: bo
 
     Args:
         duration: Time from the start of a round to its deadline.
-        late: `drop` or `partial`.
+        late: `drop` to discard updates after the deadline, `partial` to train only as many steps as fit before it.
         timing: The timing model, which gives the duration of each task.
         wall: True on the wall clock.
 

@@ -29,7 +29,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InFlightTask:
-    """A task in flight, its submodel, and the time `left` at which the server sent it."""
+    """A task in flight and its submodel. `left` is the time at which the server sent the task."""
 
     task: Task
     assignment: Assignment
@@ -37,7 +37,7 @@ class InFlightTask:
 
 
 class TaskTable(Stateful):
-    """A table of tasks: it makes tasks from the ledger's decisions, holds those in flight, and logs events.
+    """A table of tasks. It makes a task for each decision of the ledger, holds the tasks in flight, and logs events.
 
     Args:
         sizes: Number of training samples of each client.
@@ -88,7 +88,7 @@ class TaskTable(Stateful):
         self._shared = shared
         # Number of training samples in all applied updates.
         self._trained = 0.0
-        # Minibatches of each client's tasks so far. The client's next task continues its pass over the data after them.
+        # The number of minibatches in each client's tasks so far. The client's next task begins after them.
         self._taken = np.zeros(len(sizes), np.int64)
 
     def dispatch(
@@ -111,8 +111,9 @@ class TaskTable(Stateful):
             assignment: The submodel.
             buffer: The parameters of the submodel.
             extras: Buffers that the task carries besides the parameters.
-            extra_buffers: How many buffers besides the parameters count as traffic: received and sent.
-            traffic_sizes: How many coordinates count as traffic: received and sent. None for those of the submodel.
+            extra_buffers: The numbers of additional buffers that the client receives and sends. They count as traffic.
+            traffic_sizes: The numbers of coordinates that the client receives and sends. Traffic is computed from them.
+                None stands for the submodel's number of coordinates.
             asks: Names of buffers that the update must contain besides the parameters.
         """
         client = decision.client
@@ -250,7 +251,7 @@ class TaskTable(Stateful):
         return self.costs.path_length(self.mean_lr(task, steps), steps)
 
     def _run_progress(self, step: int, now: float) -> float:
-        """Return the run's progress in the unit of the learning-rate schedule."""
+        """Return the run's progress in the unit of the learning-rate schedule: passes, time or steps."""
         if self._rates.unit == "passes":
             return self._trained / sum(self.sizes)
         if self._rates.unit == "time":
@@ -283,10 +284,10 @@ class TaskTable(Stateful):
         return down + crossing, up + crossing
 
     def in_flight_state(self, sent: Mapping[int, Vector] | None = None) -> list[State]:
-        """Return the values of the tasks in flight for a checkpoint.
+        """Return the tasks in flight as values for a checkpoint.
 
         Args:
-            sent: The values of the tasks' buffers by task number, if another object holds them.
+            sent: The values of the tasks' buffers by task number; None if the tasks hold the values.
         """
         if sent is None:
             return [flight_state(flight) for flight in self.in_flight.values()]
@@ -298,7 +299,7 @@ class TaskTable(Stateful):
         decisions: Iterable[Dispatch],
         send: Callable[[list[Task]], list[Task]] | None = None,
     ) -> None:
-        """Put the tasks of a checkpoint back in flight. All other values of the table are restored before.
+        """Put the tasks of a checkpoint back in flight. Call this after all other values of the table are restored.
 
         Args:
             states: The result of `in_flight_state`.
@@ -330,7 +331,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
 
     Args:
         flight: The task.
-        params: The values [k] of its buffer, if another object holds them.
+        params: The values [k] of the task's buffer; None if the task holds them.
     """
     task = flight.task
     return {

@@ -1,4 +1,4 @@
-"""The parameters of the model that one client trains."""
+"""Assignments. An assignment is the set of the model's parameters that one client trains."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ class Submodel:
     """A smaller dense model, which has only some units of the full model.
 
     Attributes:
-        widths: Number of kept units of each width group.
+        widths: Number of kept units of each width group (a layer, or layers that are cut together).
         index: Indices [k] of the submodel's parameters in the full flat vector. None means all.
     """
 
@@ -28,7 +28,7 @@ class Submodel:
 
     @classmethod
     def of(cls, traced: Traced, kept: IndexSet) -> "Submodel":
-        """Return the submodel that keeps these units of each width group."""
+        """Return the submodel that keeps these units of each width group (a layer, or layers that are cut together)."""
         widths = traced.widths(kept)
         whole = widths == tuple(group.size for group in traced.groups)
         return cls(widths, None if whole else traced.flat_index(kept))
@@ -115,7 +115,8 @@ class Assignment:
         """Return the bytes that the server sends to the client for one task, and the bytes that the client sends back.
 
         A client with a mask sends only the trained parameters. It adds a bitmap of the mask, except with
-        `mask_by_label`. With `sends_mask` the server sends the same, otherwise the whole submodel.
+        `mask_by_label`. With `sends_mask`, the server also sends only these parameters. Otherwise, it sends the whole
+        submodel.
 
         Args:
             coordinates: Number of parameters of the submodel.

@@ -1,4 +1,4 @@
-"""Small experiments in other processes. There, sets of strings have another order."""
+"""Small experiments in other processes, in which Python iterates over a set of strings in another order."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from fedraa.composition.method import Method
 from fedraa.testing.kinds import KINDS, Kind
 from fedraa.testing.small_runs import run_small_experiment
 
-# Values of PYTHONHASHSEED. Each gives sets of strings another order.
+# Values of PYTHONHASHSEED. With each value, Python iterates over a set of strings in a different order.
 ORDERS = ("1", "2")
 
 
 def can_travel(kind: Kind, part: Any) -> bool:
-    """Return True if the component may be custom, and its description is enough to create it in another process."""
+    """Return True for a method or custom component that another process can create from its description."""
     definition = part if hasattr(part, "__qualname__") else type(part)
     if is_built_in(definition) and not isinstance(part, Method):
         return False

@@ -27,7 +27,7 @@ class SmallExperiment:
     model: Callable[[], nn.Module] | None = None
 
     def __post_init__(self) -> None:
-        """Reset the field `hidden` of an experiment without a built-in model. There, the field would have no effect."""
+        """Reset the field `hidden` if a function creates the model, because the field would have no effect."""
         if self.model is not None:
             default = {"hidden": Experiment.model_fields["hidden"].default}
             object.__setattr__(self, "experiment", self.experiment.model_copy(update=default))
@@ -43,7 +43,7 @@ class SmallExperiment:
 
 @cache
 def make_vectors() -> Dataset:
-    """Return samples of 16 random numbers. Each of the 10 classes has other mean values."""
+    """Return samples of 16 random numbers, whose means differ between the 10 classes."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLASSES, 16))
     labels = rng.permutation(np.arange(TRAIN + TEST) % CLASSES)

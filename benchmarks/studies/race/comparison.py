@@ -1,4 +1,4 @@
-"""Fed-Quilt with its defaults against the best other tuned method."""
+"""A comparison of Fed-Quilt with its default values and the best of the other methods, which are tuned."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -102,7 +102,11 @@ def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
 
 
 def format_times(times: Mapping[int, float], setting: Setting) -> str:
-    """Return the mean time, the number of runs that reached the target, or `> HORIZON` if none did."""
+    """Return the mean time as text.
+
+    If some runs missed the target, the text is the number of the other runs, such as `3 of 5`. If all runs missed it,
+    the text is `> HORIZON`.
+    """
     values = np.array(list(times.values()))
     reached = int(np.isfinite(values).sum())
     if not reached:
@@ -113,9 +117,9 @@ def format_times(times: Mapping[int, float], setting: Setting) -> str:
 
 
 def format_ratio(comparison: Comparison) -> str:
-    """Return the mean of rival time / our time with its interval.
+    """Return the geometric mean of (rival time / our time), with its 95 % interval.
 
-    If a run missed the target, its time is unknown. The text then begins with `<` or `>`, because the ratio is a bound.
+    If a run missed the target, its time is unknown. The text then begins with `<` or `>`, because the mean is a bound.
     """
     bound = ""
     if any(map(math.isinf, comparison.our_times.values())):

@@ -16,7 +16,7 @@ from fedraa.errors import InputError
 
 # Only the ROLES roles with the most text are used.
 ROLES = 10
-# The characters of a sample.
+# The number of characters in a sample.
 LENGTH = 32
 # The first 1 / TESTED of a role's samples are test samples.
 TESTED = 10
@@ -74,7 +74,7 @@ def _load_samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
     """Return training and test samples by role, and the number of different characters."""
     path = (data_dir or Path()) / "shakespeare" / "input.txt"
     if not path.is_file():
-        raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each ROLE: and its lines")
+        raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each a line ROLE: and its text")
     texts: dict[str, str] = defaultdict(str)
     for speech in path.read_text().split("\n\n"):
         role, _, words = speech.partition(":\n")

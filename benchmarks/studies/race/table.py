@@ -31,7 +31,7 @@ class Column:
 
 
 def make_columns(setting: Setting) -> list[Column]:
-    """Return the columns for normal runs: times to the targets, cost of the last target, worst client."""
+    """Return the columns for normal runs: times to the targets, cost until the last target, worst client's accuracy."""
     last = setting.targets[-1]
     times = [
         Column(f"time to {setting.target(level)}", partial(_time_to_level, level), "{:.3f}".format)
@@ -60,12 +60,12 @@ def _time_to_level(level: float, run: Measured) -> float:
 
 
 def end_columns(setting: Setting) -> list[Column]:
-    """Return the columns for long runs: final accuracy and worst client."""
+    """Return the columns for long runs: the final accuracy, and the accuracy of the worst client."""
     return [Column("accuracy %", lambda run: 100 * run.accuracy, "{:.2f}".format), _worst_client_column(setting)]
 
 
 def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
-    """Return the runs of one part of the study by entrant."""
+    """Return the runs of one part of the study, such as "tuned", by the name of the entrant (the method)."""
     by_entrant: dict[str, list[Measured]] = {}
     for run in runs:
         if run.part == part:
@@ -74,7 +74,7 @@ def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Meas
 
 
 def format_cell(column: Column, runs: Sequence[Measured]) -> str:
-    """Return `mean ± half 95 % interval`. If a run missed the target, return the number of runs that reached it."""
+    """Return the mean ± half of its 95 % interval. If a run missed the target, return how many runs reached it."""
     values = [column.of(run) for run in runs]
     reached = sum(map(math.isfinite, values))
     if not reached:
@@ -88,7 +88,7 @@ def format_cell(column: Column, runs: Sequence[Measured]) -> str:
 
 
 def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
-    """Return the table for the CSV file: a row per part of the study, entrant and column.
+    """Return the table for the CSV file. It has a row for each part of the study, each entrant in it and each column.
 
     `reached` is the number of runs with a finite value. If a value is infinite, the mean is infinite.
 
@@ -96,7 +96,7 @@ def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measur
         setting: The setting.
         runs: The tuned and the untuned runs.
         long: The long runs.
-        values: The tuned values by entrant.
+        values: The tuned hyperparameter values by entrant.
     """
     lines = []
     for part, shown, by_entrant in _iterate_parts(setting, runs, long):
@@ -121,7 +121,7 @@ def _iterate_parts(
 
 
 def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
-    """Return a Markdown table, sorted as by `rank_entrants`."""
+    """Return a Markdown table with one row per entrant, in the order of `rank_entrants`."""
     rows = (
         [entrant, str(len(by_entrant[entrant])), *(format_cell(column, by_entrant[entrant]) for column in shown)]
         for entrant in rank_entrants(shown, by_entrant)
@@ -130,7 +130,7 @@ def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
 
 
 def rank_entrants(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
-    """Return the entrants, sorted by mean time to the last target, with `limit` first.
+    """Return the entrants, sorted by mean time to the last target. The upper bound `limit` is first.
 
     Entrants with equal times are sorted by the time to the previous target.
     """
@@ -178,7 +178,7 @@ def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence
 
 
 def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
-    """Yield sentences that compare Fed-Quilt with the best other method, FedAvg and `limit`."""
+    """Yield sentences that compare Fed-Quilt with the best other method, FedAvg and the upper bound `limit`."""
     by_entrant = group_by_entrant(runs, part)
     level = setting.targets[-1]
     here = f"{part}, {setting.target(level)}"

@@ -1,4 +1,4 @@
-"""Random choice of the same number of samples for each client, in the class proportions of the client."""
+"""Random choice of equally many samples for each client, with class probabilities that differ between clients."""
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +11,8 @@ def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator
     """Return floor(samples / clients) rows for each client.
 
     In each turn, every client draws one row, in a random order of the clients. It first draws a class from its mixture,
-    and then an unused row of this class. A class without unused rows leaves the mixtures. A client with an empty
-    mixture draws from all unused rows.
+    and then an unused row of this class. A class without unused rows is removed from all mixtures. A client with an
+    empty mixture draws from all unused rows.
 
     Args:
         classes: The class of each sample, from 0, int64 `[samples]`.

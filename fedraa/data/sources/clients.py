@@ -38,7 +38,7 @@ class StoredSamples:
         return take_rows(x, back), y[back]
 
     def row(self, client: int, place: int) -> int:
-        """Return the row of a client's sample in the whole data set. `place` is its index at the client."""
+        """Return the row that the client's sample number `place` (from 0) has in the whole data set."""
         return int(self.order[self.offsets[client] + place])
 
 
@@ -56,7 +56,7 @@ class GeneratedSamples:
         rows = as_rows("train", self.function(client))
         size = self.size(client)
         if len(rows) != size:
-            raise InputError("samples", got=len(rows), expected=f"{size}, as sizes states")
+            raise InputError("samples", got=len(rows), expected=f"{size}, as `sizes` states")
         x, y = rows.read(np.arange(size))
         return x, y
 
@@ -71,7 +71,8 @@ class GeneratedSamples:
 class TrainingSubset:
     """The samples that remain for training after a validation split.
 
-    `places[n]` has the indices of the samples that client n keeps. They count the samples of the client from 0.
+    `places[n]` has the indices of the samples that client n keeps. Index 0 is the client's first sample before the
+    split.
     """
 
     samples: "StoredSamples | GeneratedSamples | TrainingSubset"
@@ -102,7 +103,7 @@ class Source(Protocol):
         """Return a client's samples for purposes other than training. Random samples are the same in every call."""
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Return the samples for the task number `turn` of a client."""
+        """Return the samples for a client's task number `turn` (from 0)."""
 
     def inputs(self, chosen: Index) -> Tree:
         """Return the inputs of some samples. `chosen` has their ascending indices in client order."""
@@ -121,7 +122,7 @@ class ClientSource:
 
     Attributes:
         name: Name of the data set.
-        samples: The samples before the changes.
+        samples: The samples, before they are scaled and transformed.
         partitioner: The partitioner, which may change the inputs of a client (`skew`).
         fixed: The transforms that are not random.
         classes: Number of classes.
@@ -148,7 +149,7 @@ class ClientSource:
     scaling: Scaling = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the fields without the cached generators. Another process has other generators."""
+        """Return the fields without the cached generators, because another process has its own generators."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @cached_property
@@ -166,7 +167,7 @@ class ClientSource:
         return self._read_seeded(client, "fixed items", client)[:2]
 
     def shard(self, client: int, turn: int) -> Shard:
-        """Return the samples for the task number `turn` of a client.
+        """Return the samples for a client's task number `turn` (from 0).
 
         Raises:
             InputError: The samples are malformed.
@@ -231,7 +232,7 @@ class ClientSource:
             rows -= size
 
     def read(self, client: int) -> tuple[Tree, Array]:
-        """Read, check and scale a client's samples, without the fixed transforms."""
+        """Read, check and scale a client's samples. The fixed transforms are not applied yet."""
         x, y = self.samples(client)
         x, y = as_inputs(x), as_targets(y)
         shapes = tuple(part.shape[1:] for part in list_leaves(x))
@@ -252,7 +253,7 @@ class ClientSource:
         return x, y
 
     def _convert_targets(self, client: int, y: Array) -> Array:
-        """Return a client's targets in their final form."""
+        """Check a client's targets, and return them in the type for training."""
         if self.targets is not None:
             if y.shape[1:] != self.target_shape:
                 expected = f"the shape {list(self.target_shape)}, as other clients have"
@@ -276,8 +277,8 @@ def find_unknown_label(y: Array, classes: int) -> int | None:
 def as_inputs(x: Tree, name: str = "") -> Tree:
     """Return the inputs as contiguous arrays with the types for training, without unnecessary copies.
 
-    If the model has one input, integers [n, length] (tokens) become int64. All others become float32. If it has several
-    inputs, integers become int64, booleans stay bool, and floats and bytes become float32.
+    If the model has one input, integers [n, length] (tokens) become int64. All others become float32. If the model has
+    several inputs, integers become int64, booleans stay bool, and floats and bytes become float32.
 
     Args:
         x: The inputs.

@@ -1,4 +1,4 @@
-"""Policies in which clients train some units of every width group, or the whole model."""
+"""Policies in which clients train the whole model, or some units of every layer (of every width group)."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -115,8 +115,8 @@ class DisjointGroups(SubmodelPolicy):
     """IST: each round divides the hidden units at random among the clients of the cohort.
 
     During training, a unit reads only units of the same client, so its input is smaller. `scaled` compensates for this:
-    it multiplies activations by the size of the cohort, and divides the learning rate by it. In the released code,
-    batch norms have this effect.
+    it multiplies activations by the size of the cohort, and divides the learning rate by this size. In the paper's
+    released code, batch norms compensate for the smaller inputs.
 
     Attributes:
         scaled: True to scale activations and the learning rate.
@@ -129,7 +129,7 @@ class DisjointGroups(SubmodelPolicy):
         return self.scaled
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        # The division of the units is the same for all clients of a round.
+        # The division of the units is the same for all clients of a round, so it is computed once per round.
         @lru_cache(1)
         def deal_groups(number: int, cohort: int) -> tuple[IndexSet, ...]:
             problem = "each client of a round needs a different unit of every group"

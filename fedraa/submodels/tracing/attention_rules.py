@@ -58,7 +58,8 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label the outputs of `nn.RNN`, `nn.LSTM` or `nn.GRU`.
 
-    Each element of the state is a unit, with its row in the matrix of every gate. All layers keep the same units.
+    Each element of the state is a unit, with its row in the matrix of every gate. All layers are cut along the same
+    units.
     """
     x, state, weights, biased, layers, _, _, two, *_ = args
     heads = 2 if two else 1
@@ -94,7 +95,7 @@ def label_cell(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: 
 def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Return a new label for each element of the state of a recurrent layer in one direction.
 
-    The rows of all gates for this element get the same label.
+    In every gate, the row of weights that computes an element gets the label of this element.
 
     Args:
         r: The recorder.

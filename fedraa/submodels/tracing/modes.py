@@ -22,7 +22,7 @@ class FunctionNames(TorchFunctionMode):
     """A mode that records the names of the functions that create or change tensors.
 
     Functions that only return a size are not recorded, because PyTorch itself calls them. An attention layer counts as
-    one function. The functions inside it differ between widths.
+    one function, because the functions that it calls depend on its width.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -59,7 +59,7 @@ class FunctionNames(TorchFunctionMode):
 
 
 class WithoutDropout(TorchFunctionMode):
-    """A mode that turns dropout off. The random numbers of dropout depend on the width of a tensor."""
+    """A mode that turns dropout off, because dropout draws different numbers for tensors of different widths."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -99,7 +99,7 @@ class SilentUnits(TorchFunctionMode):
 
 
 class DoublePrecision(TorchFunctionMode):
-    """A mode that replaces lower precisions by float64. Rounding then hides no difference."""
+    """A mode that replaces lower precisions by float64, so that rounding does not hide a difference of two models."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None

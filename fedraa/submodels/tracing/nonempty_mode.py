@@ -42,7 +42,7 @@ class NonemptyMode(TorchFunctionMode):
         return self._fill_places(out)
 
     def _fill_mask(self, index: Any) -> Any:
-        """Return the index after the first position of each empty mask was selected."""
+        """Return the index. In a mask that selects nothing, the first value becomes True."""
         if type(index) is tuple:
             return tuple(map(self._fill_mask, index))
         if not isinstance(index, Tensor) or index.dtype != torch.bool or index.is_meta:
@@ -55,7 +55,7 @@ class NonemptyMode(TorchFunctionMode):
         return first
 
     def _fill_places(self, places: Tensor) -> Tensor:
-        """Return the positions, or the first position if there are none."""
+        """Return the positions that a search found, or the first position if it found none."""
         if len(places):
             return places
         self.filled = True

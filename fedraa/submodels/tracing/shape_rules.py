@@ -31,7 +31,7 @@ _SAME_PARAMETER = {"T", "bfloat16", "clone", "contiguous", "double", "float", "h
 
 
 def label_elementwise(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label an elementwise result. Elements that the function combines must be cut together."""
+    """Label an elementwise result. Elements that the function combines, such as x[i] and y[i], become one unit."""
     labels = torch.zeros((), dtype=torch.int64)
     for x in iterate_tensors((args, {k: v for k, v in kwargs.items() if k != "out"})):
         labels = r.ties.merge_labels(labels, r.labels(x))
@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label x after `x[index] = value`. A view or parameter that is changed this way is never cut."""
+    """Label each element of x with its unit after `x[index] = value`. If x is a view or parameter, it is never cut."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
@@ -103,9 +103,9 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _derived_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return, for each dimension of the result, the dimension of parameter `x` from which it comes.
+    """Return the dimensions of the parameter `x` from which the dimensions of the result come, in the result's order.
 
-    A new dimension gives None. If the function does more than move, add or remove dimensions, the result is None.
+    A new dimension gives None. If the function does more than move, add or remove dimensions, the list is None.
     """
     if name in _SAME_PARAMETER:
         # Dimension d of this tensor has size d. The sizes of the result then show the new order.
@@ -125,7 +125,7 @@ def _derived_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[s
 
 
 def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
-    """Return the dimensions of `x[index]` if the index selects whole slices `x[i]`, otherwise None."""
+    """Return the dimensions of `x[index]` if the index is an integer or a tensor of integers, otherwise None."""
     first, *further = _split_index(index)
     if len(dims) < 2 or any(i is not Ellipsis and i != slice(None) for i in further):
         return None
@@ -137,7 +137,7 @@ def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Apply a function that moves elements to the labels."""
+    """Apply to the labels the function `name`, which moves elements."""
     if not name.endswith("_as") and any(_lacks_values(x) for x in iterate_tensors((values, kwargs))):
         raise ValueError(f"labels: {name} takes an index or a mask whose values are unknown while the model is traced")
     if name in ("T", "mT"):
@@ -148,7 +148,7 @@ def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mappi
 
 
 def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label `x[index]`. Elements along an indexed dimension must be cut together."""
+    """Label `x[index]`. All elements along an indexed dimension become one unit."""
     if name == "getitem" and r.name(args[0]) and _pick_dims([*range(args[0].dim())], args[1]) is not None:
         label_moved(r, name, out, args, kwargs)
         return
@@ -186,7 +186,7 @@ def _lacks_values(index: Any) -> bool:
 
 
 def _replace_unknown(value: Any) -> Any:
-    """Return a nested index with zeros in place of each tensor on the meta device."""
+    """Return the arguments of an indexing function, with zeros in place of each tensor on the meta device."""
     if isinstance(value, dict):
         return {name: _replace_unknown(part) for name, part in value.items()}
     if isinstance(value, tuple):
@@ -215,10 +215,10 @@ def _is_mask(index: Any) -> bool:
 
 
 def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the pieces of a split. If all pieces are equally large, their units must be cut together.
+    """Label the pieces of a split. If all pieces are equally large, units at the same index become one unit.
 
-    If `split` passes different sizes, each piece is cut separately. Other functions with unequal pieces exclude their
-    units from cuts.
+    If `torch.split` makes unequal pieces, each piece has its own units. If another function makes unequal pieces, their
+    units are never cut.
     """
     label_moved(r, name, out, args, kwargs)
     names = {"unbind": ("input", "dim")}.get(name, ("input", "sizes", "dim"))
@@ -236,7 +236,7 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label joined tensors. Units along all dimensions except the joined one are the same in all tensors."""
+    """Label the result of `torch.cat` or `torch.stack`. Along the other dimensions, all tensors have the same units."""
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
     # An empty tensor, such as a cache before its first use, adds no labels.
@@ -258,12 +258,12 @@ def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_padded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a padded tensor. Padding along a dimension with units is never cut."""
+    """Label a padded tensor. If a dimension has units, the padding along it is never cut."""
     x, widths = arguments_of(args, kwargs, "input", "pad")
     labels = r.labels(x)
     for step in range(len(widths) // 2):
         dim = labels.dim() - 1 - step
-        # Padding along a dimension with units belongs to none of them.
+        # If a dimension has units, the padding along it belongs to no unit.
         if varies_along(labels, dim):
             new = [0] * (2 * step) + list(widths[2 * step : 2 * step + 2])
             labels = F.pad(labels, new)
@@ -282,7 +282,7 @@ def label_pooled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a reduction or softmax. Elements that it combines must be cut together."""
+    """Label the result of a reduction or softmax. Elements that the function combines become one unit."""
     x, *values = args
     # With two tensors, `max(a, b)` is elementwise.
     if values and isinstance(values[0], Tensor):
@@ -304,7 +304,7 @@ def label_reduced(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwarg
 
 
 def _named_dims(x: Tensor, dim: Any) -> list[int]:
-    """Return the dimensions of x that an argument `dim` names, ascending. None or a bool names all."""
+    """Return the dimensions of x that an argument `dim` names, ascending. None and booleans mean all dimensions."""
     if dim is None or isinstance(dim, bool):
         return list(range(x.dim()))
     if isinstance(dim, int):
@@ -351,18 +351,18 @@ def label_folded(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_complex(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label complex numbers. The real and the imaginary part of a number must be cut together."""
+    """Label complex numbers. The real and the imaginary part of a number become one unit."""
     x = args[0]
     r.put(out, r.ties.tie_along(r.labels(x), [x.dim() - 1], "the units are parts of one complex number").squeeze(-1))
 
 
 def label_real(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the real and the imaginary part of each complex number like the number."""
+    """Give the real and the imaginary part of a complex number the same unit label as the number."""
     r.put(out, r.labels(args[0]).unsqueeze(-1).expand(out.shape))
 
 
 def label_fourier(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of a Fourier transform. Elements along its dimensions must be cut together."""
+    """Label the result of a Fourier transform. Elements along a transformed dimension become one unit."""
     labels = r.labels(args[0])
     usual = {"2": (-2, -1), "n": None}.get(name[-1], -1)
     dim = kwargs.get("dim", (*args[2:], usual)[0])
