@@ -156,7 +156,7 @@ class Tune:
 
 @dataclass(frozen=True)
 class Methods:
-    """List all methods. With a name, show all values of this method, or the custom components of this module."""
+    """List all methods, or show one method, or the custom components of a module."""
 
     names: tyro.conf.Positional[tuple[str, ...]] = ()
     """Methods to show with all their settings, or modules such as my_ext with components to list (default: a list of
