@@ -111,7 +111,7 @@ def test_a_class_of_test_samples_only_is_refused_unless_the_data_name_the_client
     [
         ("natural", "partition", "natural"),
         (Natural().bound([1, 2] * 30, None), "clients", "--clients 2"),
-        ("shards(per_client=13)", "partition", "65 shards of 60 samples"),
+        ("shards(per_client=13)", "partition", "60 samples are too few for 65 shards"),
     ],
 )
 def test_samples_that_cannot_be_dealt_are_refused(partition: object, field: str, shown: str) -> None:
