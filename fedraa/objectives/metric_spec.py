@@ -52,7 +52,7 @@ class MetricSpec:
         return float(values.max() if self.better(self.main) == "max" else values.min())
 
     def described(self) -> dict[str, Any]:
-        """Return all fields except `own` for config.json, which lists custom metrics under `metrics`."""
+        """Return all fields except `own`. They are for config.json, whose key `metrics` lists the custom metrics."""
         return {name: value for name, value in asdict(self).items() if name != "own"}
 
 

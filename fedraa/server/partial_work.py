@@ -35,7 +35,7 @@ class RealPaces(Stateful):
         self._seconds[client] = max(self._seconds.get(client, 0.0), LOST_TIME * elapsed / flops)
 
     def duration(self, client: int, flops: float) -> float:
-        """Return the expected time of a task with `flops` FLOPs, with the margin; 0 before the client's first task."""
+        """Return TIME_MARGIN times the expected time of a task with `flops` FLOPs; 0 before the client's first task."""
         return TIME_MARGIN * self._seconds.get(client, 0.0) * flops
 
 

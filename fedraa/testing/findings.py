@@ -25,7 +25,7 @@ class Findings:
         return not self.failures
 
     def record(self, requirement: str, failure: str | None) -> bool:
-        """Record a requirement. Return True if the component meets the requirement: `failure` is then None."""
+        """Record a requirement. Return True if `failure` is None: the component then meets the requirement."""
         if failure is None:
             self.lines.append((requirement, HELD))
             return True

@@ -43,7 +43,7 @@ class RunContext:
         params: Initial parameters [d]. A policy's `bind` may change them.
         example: A minibatch of samples, with which a policy can find the shapes of activations.
         sent: Number of parameters that are sent, without personal layers. None if all are sent.
-        durations: A function that returns how long a task on the whole model takes each client [N].
+        durations: A function that returns the duration of a task on the whole model for each client [N].
     """
 
     traced: Traced
