@@ -196,7 +196,7 @@ def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
 
 
 def lower_margin(comparison: Advantage) -> float:
-    """Return the low end of the advantage's interval minus the value for equality.
+    """Return the low end of the advantage's interval minus the value that means equality.
 
     The result is -inf if the advantage is unknown.
     """

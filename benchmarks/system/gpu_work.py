@@ -75,7 +75,7 @@ WORKLOADS = {work.name: work for work in _WORKLOADS}
 
 
 class BareLoop:
-    """A plain PyTorch loop that takes the SGD steps of rounds, with all data on the device."""
+    """A plain PyTorch loop that executes rounds of FedAvg, with all data on the device."""
 
     def __init__(self, work: Workload, device: str) -> None:
         torch.manual_seed(0)

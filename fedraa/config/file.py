@@ -96,7 +96,7 @@ def _component_text(field: str, table: Mapping[str, Any]) -> str:
     values = dict(table)
     kind = values.pop(KIND, None)
     if not isinstance(kind, str):
-        raise InputError(field, got=dict(table), expected=f"a table whose {KIND!r} is a name or an import path")
+        raise InputError(field, got=dict(table), expected=f"a table in which {KIND!r} is a name or an import path")
     if not values:
         return kind
     return f"{kind}({', '.join(f'{name}={value!r}' for name, value in values.items())})"

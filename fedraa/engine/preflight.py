@@ -1,4 +1,4 @@
-"""Checks before the start of a run, such as: every client can get a task, and the model can train on its batches."""
+"""Checks before the start of a run, such as: every client can get a task, and no batch is too small for the model."""
 
 from collections.abc import Sequence
 
