@@ -7,7 +7,7 @@ HELD = "held"
 
 @dataclass
 class Findings:
-    """The result of the check of a component. The printed result has one line for each requirement and one for the cost.
+    """The result of a component's check. The printed result has one line for each requirement and one for the cost.
 
     Attributes:
         lines: Pairs (requirement, finding) in the order of the checks. A finding is the word `held`, a sentence about a
