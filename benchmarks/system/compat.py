@@ -134,7 +134,7 @@ def install(combination: Combination, folder: Path) -> Environment:
 
 
 def write_constraints(combination: Combination, folder: Path) -> Path:
-    """Copy constraints.txt without the packages for which the combination has requirements, and return the path."""
+    """Write a copy of constraints.txt without the packages in `combination.requirements`. Return the copy's path."""
     own = {requirement.partition("==")[0] for requirement in combination.requirements}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     path = folder / "constraints.txt"

@@ -35,7 +35,7 @@ class Store(Protocol):
         """The current full model [d]."""
 
     def cut(self, assignment: Assignment, step: int) -> Buffer:
-        """Return the submodel's parameters. Calls with the same submodel and step of the server return one object.
+        """Return the submodel's parameters. Calls with the same submodel and server step return the same object.
 
         The version of a fragment would not be enough as a key: updates of other fragments also change the parameters
         that are in all fragments.

@@ -252,7 +252,7 @@ class Capacities:
     Client n gets the fraction `levels[n % len(levels)]`.
 
     Attributes:
-        levels: The fractions of the model. With auto, they follow from the speeds of the devices.
+        levels: The fractions of the model. With `auto`, they follow from the speeds of the devices.
         redraw: True to give each client a random level in every round instead.
     """
 
