@@ -1,7 +1,7 @@
 """A temporary folder that only this user can enter. The process that created it is its owner.
 
-The owner locks a file in the folder, and removes the folder at its end. If the owner is killed, the folder is
-abandoned. The next call of `own_folder` then removes the folder, and kills processes that still use it.
+The owner locks a file in the folder while it uses the folder, and then removes the folder. If the owner is killed, the
+folder is abandoned. The next call of `own_folder` then removes the folder, and kills processes that still use it.
 """
 
 import fcntl

@@ -164,7 +164,8 @@ class ShardedStore:
     def restore_mean(self, mean: Vector) -> None:
         for caller, own in zip(self._callers, self._split.own, strict=True):
             self._unsettled.append(caller.call("load_mean_ref", runtime.put(mean[own])))
-        # A message repeats all calls that the shard has not answered yet. Wait, so that no later message has the mean.
+        # A message to a shard repeats each call that the shard has not answered yet. Wait for the answers, so that no
+        # later message repeats the mean.
         self._settle_shards()
 
     def state(self) -> State:
@@ -209,7 +210,7 @@ class ShardedStore:
         return params
 
     def _store_pieces(self, task: Task) -> CutOnShards:
-        """Store the parameters of an unfinished task from a checkpoint on the shards of its fragment."""
+        """Send the parameters of a checkpoint's unfinished task to the shards that hold the task's fragment."""
         pieces = self._split.pieces[task.fragment]
         stored = [self._shards[piece.shard].hold.remote(task.params[piece.place]) for piece in pieces]
         return self._make_cut(task.fragment, stored)
@@ -224,7 +225,7 @@ class ShardedStore:
         self._unsettled.clear()
 
     def _get_answers(self, refs: list[AnyRef]) -> list[Any]:
-        """Wait for the shards' answers. There is no time limit, but a shard that has died raises ShardDied."""
+        """Wait for the shards' answers without a time limit. Raise ShardDied if a shard has died or is frozen."""
         try:
             while True:
                 with suppress(GetTimeoutError):

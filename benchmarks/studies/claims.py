@@ -181,7 +181,8 @@ def format_row(
 def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
     """Return a text that describes each comparison.
 
-    If there are more than MAX_LISTED, the text counts the comparisons that hold, and describes only the weakest one.
+    If there are more than MAX_LISTED comparisons, the text counts those that support the claim, and describes only the
+    weakest comparison.
     """
     if len(comparisons) <= MAX_LISTED:
         return "; ".join(f"{comparison.where}: {comparison.text}" for comparison in comparisons)
@@ -195,7 +196,7 @@ def describe_comparisons(comparisons: Sequence[Advantage]) -> str:
 
 
 def lower_margin(comparison: Advantage) -> float:
-    """Return the low end of the advantage's interval minus the value for equality.
+    """Return the low end of the advantage's interval minus the value that means equality.
 
     The result is -inf if the advantage is unknown.
     """
@@ -205,7 +206,7 @@ def lower_margin(comparison: Advantage) -> float:
 
 
 def describe_places(comparisons: Sequence[Advantage]) -> str:
-    """Return a list of the comparisons that hold. After MAX_LISTED comparisons it has only the number of the others."""
+    """Return a text that names the first MAX_LISTED comparisons that hold, and counts the other ones that hold."""
     places = [f"{one.where}, {one.names[0]} over {one.names[1]}" for one in comparisons if one.holds]
     more = f" and {len(places) - MAX_LISTED} more" if len(places) > MAX_LISTED else ""
     return f"{'; '.join(places[:MAX_LISTED])}{more}"

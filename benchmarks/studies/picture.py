@@ -35,7 +35,7 @@ GREY = "0.75"
 OTHERS = "the others"
 # There must be at least `NAMED` colours.
 COLOURS = (*PALETTE, "#882255", "#999933", "#332288")
-# The first part of each curve, of this fraction, has low accuracies. The range of the vertical axis ignores this part.
+# A curve begins with low accuracies. The range of the vertical axis ignores this first fraction of each curve.
 AXIS_FROM = 0.25
 Looks = dict[str, tuple[str, str]]
 """Colour and line style of the named rows."""
@@ -73,8 +73,8 @@ def draw_study(study: Study, runs: Sequence[Finished], numbers: Sequence[Entry],
 def _choose_styles(study: Study, numbers: Sequence[Entry]) -> Looks:
     """Return the colour and line style of the rows that the legend names.
 
-    If the table has more than `NAMED` rows, the legend names the reference row and the best rows. The first metric in
-    the first column decides.
+    If the table has more than `NAMED` rows, the legend names the reference row and the best rows. The best rows have
+    the best values of the first metric in the first column.
     """
     named = study.rows
     if len(named) > NAMED:
@@ -118,8 +118,7 @@ def _fit_vertical_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> Non
 def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> list[tuple[float, float]]:
     """Draw each row's mean accuracy and its range over the seeds, up to the end of the row's shortest run.
 
-    Returns the minimum and the maximum of each mean curve. The first part of a curve, before `AXIS_FROM`, does not
-    count.
+    Returns the minimum and the maximum of each mean curve without its first part, the fraction `AXIS_FROM`.
     """
     ranges = []
     for row in dict.fromkeys(finished.cell.row for finished in runs):
@@ -220,7 +219,8 @@ def _widen_axis(axes: Axes, metric: Metric) -> None:
 def _scale_paper_value(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
     """Return the paper's number in our units; None if it cannot be converted.
 
-    The reference row gives the factor between the units.
+    For a metric with other units than the paper's, the factor is our number in the reference row, divided by the
+    paper's number in this row.
     """
     if entry.paper is None or not entry.metric.own_units:
         return entry.paper

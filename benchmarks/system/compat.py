@@ -4,8 +4,8 @@
     python -m benchmarks compat --only ray-2.40.0 lowest  # these two, even if the table has them
 
 `uv` makes a virtual environment for each combination of versions. The checks start one small run in several ways. All
-these runs must end with the same bits of the model. Each row of `benchmarks/results/compat.csv` is written at once. An
-interrupted command therefore continues when it is started again.
+these runs must end with the same bits of the model. As soon as a combination is tested, its row of
+`benchmarks/results/compat.csv` is written. An interrupted command therefore continues when it is started again.
 """
 
 import csv
@@ -134,7 +134,7 @@ def install(combination: Combination, folder: Path) -> Environment:
 
 
 def write_constraints(combination: Combination, folder: Path) -> Path:
-    """Copy constraints.txt without the packages for which the combination has requirements, and return the path."""
+    """Write a copy of constraints.txt without the packages in `combination.requirements`. Return the copy's path."""
     own = {requirement.partition("==")[0] for requirement in combination.requirements}
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     path = folder / "constraints.txt"

@@ -189,7 +189,7 @@ def send_result(case: Case, sender: Connection) -> None:
 
 
 def check_case(case: Case) -> str:
-    """Return `ok`, `wrong`, or `refused` if PyTorch raises an error."""
+    """Return `ok` or `wrong`. If PyTorch raises an error, return `refused`."""
     torch.set_num_threads(case.threads)
     torch.manual_seed(0)
     dtype = getattr(torch, case.dtype)
@@ -214,7 +214,7 @@ def check_case(case: Case) -> str:
 
 
 def relative_distance(a: Tensor, b: Tensor) -> float:
-    """Return the norm of a - b divided by the norm of b; infinity if this is NaN."""
+    """Return the norm of a - b divided by the norm of b. Return infinity instead of NaN."""
     relative = float((a.double() - b.double()).norm() / b.double().norm().clamp(min=1e-12))
     return math.inf if math.isnan(relative) else relative
 

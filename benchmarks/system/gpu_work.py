@@ -75,7 +75,7 @@ WORKLOADS = {work.name: work for work in _WORKLOADS}
 
 
 class BareLoop:
-    """A plain PyTorch loop that takes the SGD steps of rounds, with all data on the device."""
+    """A plain PyTorch loop that executes rounds of FedAvg, with all data on the device."""
 
     def __init__(self, work: Workload, device: str) -> None:
         torch.manual_seed(0)
@@ -90,7 +90,7 @@ class BareLoop:
         self._rng = np.random.default_rng(0)
 
     def round(self) -> float:
-        """Train the clients of a round, average their models, and return the seconds."""
+        """Train the clients of a round and average their models. Return the duration in seconds."""
         started = time.perf_counter()
         work = self._work
         initial = {name: value.clone() for name, value in self._model.state_dict().items()}
@@ -116,7 +116,10 @@ class BareLoop:
 
 
 def time_pfl(work: Workload, rounds: int) -> list[float]:
-    """Return the seconds of each pfl-research round but the first; an empty list if it is not installed."""
+    """Return the seconds of each round of pfl-research except the first round.
+
+    If pfl-research is not installed, return an empty list.
+    """
     if find_spec("pfl") is None:
         return []
     from pfl.aggregate.simulate import SimulatedBackend

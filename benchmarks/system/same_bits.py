@@ -180,7 +180,7 @@ def _method_names() -> list[str]:
 
 
 def _model_fields(method: str) -> dict[str, Any]:
-    """Return fields with a special model if the method needs one; otherwise an empty dict."""
+    """Return the fields `model` and `hidden` for a method that needs a special model; an empty dict for others."""
     import torch
     from torch import nn
 

@@ -17,7 +17,7 @@ CAUSES = {
 
 
 def spoil_update(update: Update, kind: str) -> Update:
-    """Make a valid update invalid, or raise the error of this kind."""
+    """Return an invalid copy of a valid update. For the kind `raises`, raise ZeroDivisionError."""
     params = update.params.copy()
     match kind:
         case "not finite":

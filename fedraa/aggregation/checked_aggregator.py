@@ -18,7 +18,8 @@ class BoundAggregator(Stateful):
     """A wrapper that checks the results of the aggregator of one run.
 
     The aggregator needs the methods `bind`, `add` and `finish`. The methods `see` and `traffic_sizes` are optional. If
-    the aggregator raises an error or returns a wrong result, the wrapper raises an InputError that names its class.
+    the aggregator raises an error or returns a wrong result, the wrapper raises an InputError that names the
+    aggregator's class.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_part",)

@@ -16,6 +16,8 @@ ACROSS = ("t", "wall", "step", "bytes")
 def make_curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) -> list[dict[str, Any]]:
     """Return a curve for every run that has the metric `y`: its points, its best point and the version of the run.
 
+    The version is a number that grows with every change of the run.
+
     Args:
         runs: The runs.
         x: The horizontal axis: `t` (the run's clock), `wall` (real time), `step` or `bytes` (traffic).

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Union
 
 import tyro
 
-# Only the error objects of this private module have fields such as the invalid argument. pyproject.toml limits tyro's
-# version.
+# Only the error objects of this private module have fields such as the invalid argument. A private module may change,
+# so pyproject.toml limits tyro's version.
 from tyro import _errors
 
 from fedraa.cli.help import HELP_ALL, HELP_FLAGS, show_help

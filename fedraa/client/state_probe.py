@@ -1,6 +1,6 @@
 """Detection of state, besides the parameters, that a model changes in training or in evaluation.
 
-Copies of the model are run on small batches, and their values before and after are compared.
+The probe runs copies of the model on small batches, and compares the state of a copy before and after the run.
 """
 
 import warnings
@@ -48,7 +48,7 @@ def probe_state(module: nn.Module, example: Tree, outputs: Callable[[Any], Tenso
     Args:
         module: The module with its weights. It is not changed.
         example: A batch of at least two samples, tensors [b, ...].
-        outputs: A function that returns the output tensor in the module's result. It has one row per sample.
+        outputs: A function that returns the output tensor in the module's result. The tensor has one row per sample.
 
     Raises:
         InputError: Training depends on state that clients do not send to the server, or evaluation depends on state
@@ -224,7 +224,7 @@ class _Probe:
         return torch.full_like(value, count)
 
     def _copy_with(self, values: Mapping[str, Any]) -> nn.Module:
-        """Return a copy of the module after training steps, with `values` in the named buffers and attributes."""
+        """Return a copy of the module with its buffers after training. `values` replaces some buffers or attributes."""
         module = self._copy_module()
         changed = {name: value for name, value in self._after.buffers.items() if name not in self._known}
         put_buffers(module, changed | {name: value for name, value in values.items() if name in changed})
@@ -257,8 +257,8 @@ class _Probe:
             if name in read and name not in lasting:
                 raise InputError(
                     "model",
-                    f"training changes and evaluation reads the {_name_value('buffer', name, self._module)}, but the "
-                    "state_dict lacks it",
+                    f"training changes the {_name_value('buffer', name, self._module)} and evaluation reads it, but "
+                    "the state_dict lacks it",
                     hint="register it with persistent=True",
                 )
         later = self._copy_module()
@@ -268,8 +268,8 @@ class _Probe:
         if attributes and not are_alike(self._try_module(later, training=False), before):
             raise InputError(
                 "model",
-                f"training changes and evaluation reads the {_name_value('attribute', attributes[0], self._module)}, "
-                "but the state_dict lacks it",
+                f"training changes the {_name_value('attribute', attributes[0], self._module)} and evaluation reads "
+                "it, but the state_dict lacks it",
                 hint="make it a buffer by register_buffer",
             )
         chosen = [name for name in buffers if name not in constant | self._spectral and name in lasting]

@@ -46,8 +46,8 @@ def register(method: Method) -> Method:
 def list_methods() -> Mapping[str, Method]:
     """Return all registered methods by name, sorted by family.
 
-    Asynchronous methods come before methods in rounds. Within both, fragments come first, then the whole model, then
-    sampled submodels. A variant follows its method.
+    Asynchronous methods come before methods in rounds. In each of these two groups, methods with fragments come
+    first, then methods that train the whole model, then methods with sampled submodels. A variant follows its method.
     """
     load_plugins()
     roots = [method for method in _registered.values() if not method.variant_of]
@@ -92,7 +92,7 @@ def find_method(source: Any) -> Method:
     if not isinstance(source, str):
         method = rebuild_component("method", source, component_classes())
         if not isinstance(method, Method):
-            raise InputError("method", got=source, expected="a name, a crossing a+b or a Method")
+            raise InputError("method", got=source, expected="a name, two names as in fedasync+ditto, or a Method")
         return method
     base, plus, other = source.partition("+")
     method = _find_by_name(base)

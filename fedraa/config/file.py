@@ -33,7 +33,7 @@ CALLBACKS = {
 
 
 def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[str, Any]:
-    """Return the values in a TOML file. A component that is a table becomes a text.
+    """Return the values in a TOML file. A component's table becomes a text, such as `polynomial(exponent=0.3)`.
 
     Args:
         path: The file.
@@ -96,7 +96,7 @@ def _component_text(field: str, table: Mapping[str, Any]) -> str:
     values = dict(table)
     kind = values.pop(KIND, None)
     if not isinstance(kind, str):
-        raise InputError(field, got=dict(table), expected=f"a table with {KIND!r}, a component's name or import path")
+        raise InputError(field, got=dict(table), expected=f"a table in which {KIND!r} is a name or an import path")
     if not values:
         return kind
     return f"{kind}({', '.join(f'{name}={value!r}' for name, value in values.items())})"

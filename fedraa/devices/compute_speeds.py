@@ -141,7 +141,7 @@ def _draw_speeds(spec: str, clients: int, seed: int) -> Floats:
 
 
 def tier_sizes(compute: object, clients: int) -> npt.NDArray[np.int64]:
-    """Return the number of clients in each tier, int64 [tiers]. Raise InputError without tiers in `compute`."""
+    """Return the number of clients in each tier, int64 [tiers]. Raise InputError if `compute` has no tiers."""
     if not isinstance(compute, str) or _names_function(compute) or compute.endswith(".csv"):
         problem = f"compute {text_of(compute)!r} has no tiers"
         raise InputError("resources", problem, hint="give tiers, as in --compute 1:0.5,3:0.5")

@@ -32,13 +32,13 @@ def read_csv(path: Path, clients: int) -> dict[str, Floats]:
 
 
 def check_columns(source: str, columns: list[str]) -> None:
-    """Raise InputError if a column is unknown, or if compute or watts_train is missing."""
+    """Raise InputError if a column is unknown, compute is missing, or watts_train is missing beside other watts."""
     unknown = sorted(set(columns) - {*COLUMNS, *WATTS})
     if unknown or "compute" not in columns:
         expected = f"compute and optionally downlink, uplink, latency, memory, {', '.join(WATTS)}"
         raise InputError(f"compute: {source} columns", got=unknown or columns, expected=expected)
     if set(columns) & set(WATTS) and "watts_train" not in columns:
-        raise InputError(f"compute: {source} columns", got=columns, expected="watts_train, if there are other watts")
+        raise InputError(f"compute: {source} columns", got=columns, expected="watts_train beside the other watts")
 
 
 def check_values(source: str, column: str, values: Floats, where: Callable[[int], str], raw: list[object]) -> None:

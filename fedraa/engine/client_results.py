@@ -37,7 +37,7 @@ class Evaluating:
 
 
 class ClientResults(Stateful):
-    """A writer of the results of each client, at every n-th evaluation and at the last.
+    """A writer of each client's results at every n-th evaluation and at the last evaluation.
 
     Args:
         data: The clients' data. Only the numbers of samples and the names of the clients are used.
@@ -67,7 +67,7 @@ class ClientResults(Stateful):
         return {"updates": tasks.applied.copy(), "quarantined": quarantined}
 
     def take(self, pending: Evaluating, evaluation: Evaluation) -> None:
-        """Write the results of an evaluation if it is selected. Otherwise keep them: it may be the last evaluation."""
+        """Write the results of every n-th evaluation. Keep the results of other evaluations for `finish`."""
         if self._write is None or not evaluation.clients:
             return
         self._unwritten = {

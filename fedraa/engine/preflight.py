@@ -1,4 +1,4 @@
-"""Checks before the start of a run, such as: every client can get a task, and the model can train on its batches."""
+"""Checks before the start of a run, such as: every client can get a task, and no batch is too small for the model."""
 
 from collections.abc import Sequence
 
@@ -140,7 +140,7 @@ def _check_inputs(spec: RunSpec) -> None:
 
 
 def _check_small_batches(spec: RunSpec) -> None:
-    """Raise InputError if clients have too few samples to be trained, and the run can therefore not reach its end."""
+    """Raise InputError if the run cannot reach its end because clients have too few training samples."""
     min_batch = spec.state.min_batch
     sizes = spec.data.sizes
     kind = type(spec.traced.module).__name__
@@ -264,7 +264,7 @@ def _check_attack(spec: RunSpec) -> None:
     auxiliary = getattr(spec.method.update, "auxiliary", None)
     if auxiliary is not None and auxiliary.reads_deltas:
         problem = f"the server of {spec.experiment.method} reads each delta before {attack} can replace it"
-        raise InputError("attack", problem, hint="give an attack that needs no other deltas, such as sign-flip")
+        raise InputError("attack", problem, hint="give an attack that reads only its own delta, such as sign-flip")
 
 
 def _check_privacy(spec: RunSpec) -> None:
@@ -350,7 +350,7 @@ def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = 
 
 
 def _check_stack(spec: RunSpec) -> None:
-    """Raise InputError if the method or the model cannot train the `vmap_batch` clients at once."""
+    """Raise InputError if the method or the model cannot train `vmap_batch` clients at once."""
     experiment = spec.experiment
     local = spec.method.local
     for is_set, reason in (

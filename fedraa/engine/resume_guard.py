@@ -11,7 +11,7 @@ from fedraa.errors import short_text
 def pinned_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the experiment and the limit on evaluations in progress.
 
-    Except for `Experiment.may_change()`, they must have the same values when the run resumes.
+    A resumed run must have the same values of these settings, except for the fields in `Experiment.may_change()`.
     """
     return {**config["experiment"], PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
 

@@ -134,7 +134,7 @@ class Bernoulli(Participation):
 class Poisson(Bernoulli):
     """Poisson sampling: Bernoulli with cohorts that may be empty.
 
-    An empty round ends at once. Only this participation lets the sampling of clients reduce the privacy loss.
+    An empty round ends at once. Only with this participation does the sampling of clients reduce the privacy loss.
     """
 
 

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 class RoutedTasks(Stateful):
     """A fixed number of tasks in queues, one queue per client. When a task ends, a new one goes to a random client.
 
-    A task waits while its client trains another one. The tasks of a quarantined client go to other clients.
+    A task waits in a queue while its client trains another task. Tasks of a quarantined client go to other clients.
 
     Args:
         probabilities: The probability with which a task goes to each client [N].

@@ -85,7 +85,7 @@ class FedASMU(AsyncRule):
     def _adapt(self, update: ClientUpdate) -> None:
         """Adapt the client's lambda, sigma and iota to the change of its loss."""
         fall = float(self._losses[update.fragment, update.client]) - update.loss
-        # The change is not finite after a client's first task on a fragment, and without training (`fedraa plan`).
+        # `fall` is not finite after a client's first task on a fragment, and in `fedraa plan`, which trains nothing.
         if isfinite(fall):
             controls = self._controls[update.client] + self.rate * fall * np.array([1, -1, 1])
             self._controls[update.client] = np.maximum(controls, 0)

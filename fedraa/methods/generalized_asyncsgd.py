@@ -26,8 +26,9 @@ from fedraa.vectors.chunked import add_scaled
 class RoutedSGD(AsyncRule):
     """Generalized AsyncSGD (Leconte et al. 2024): theta += server_lr / (N p_i) * delta, whatever its staleness.
 
-    p_i is the probability with which the selection `routing` draws client i. Its `min_share` bounds the factor 1 / (N
-    p_i). With any other selection this factor is 1. With fragments, p_i is the same for all fragments.
+    p_i is the probability with which the selection `routing` draws client i. The option `min_share` of
+    `routing` bounds the factor 1 / (N p_i). With any other selection this factor is 1. With fragments, p_i is the same
+    for all fragments.
 
     Attributes:
         server_lr: Length of the step of a client with the probability 1/N.

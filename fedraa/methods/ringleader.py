@@ -37,7 +37,7 @@ class SumTable(Stateful):
     def __init__(self, size: int, clients: int) -> None:
         self.rows = ClientRows(size, clients, lambda: np.zeros(size, np.float32))
         self.counts: dict[int, int] = {}
-        # Double precision limits the rounding errors of additions and subtractions, which remain in the total.
+        # The rounding errors of all additions and subtractions remain in the total. Double precision keeps them small.
         self.total = np.zeros(size)
 
     def add(self, client: int, change: DeltaView) -> int:

@@ -52,7 +52,7 @@ class MetricSpec:
         return float(values.max() if self.better(self.main) == "max" else values.min())
 
     def described(self) -> dict[str, Any]:
-        """Return all fields except `own` for config.json, which lists custom metrics under `metrics`."""
+        """Return the fields that config.json stores: all except `own`, which is stored under the key `metrics`."""
         return {name: value for name, value in asdict(self).items() if name != "own"}
 
 

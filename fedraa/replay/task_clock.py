@@ -148,7 +148,7 @@ class TaskClock:
         return task
 
     def check_fault(self, line: Line) -> None:
-        """Check that a `fault` concerns a task in flight, or no task."""
+        """Check that a `fault` line names a task in flight, or no task."""
         self.advance_clock(line)
         if line["action"] != "none":
             self._in_flight(line)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Size of the small curve in pixels.
 WIDTH, HEIGHT = 320, 90
 BLUE = "#0072B2"
-# A curve has a dot per evaluation if it has at most this number of evaluations.
+# A curve has a dot per evaluation if it has fewer evaluations than this number.
 MAX_DOTS = 30
 
 

@@ -10,14 +10,14 @@ from fedraa.ledger.dispatch import Dispatch
 
 # The measured time of a task is multiplied by this safety margin.
 TIME_MARGIN = 1.25
-# A lost task counts as if it needed this multiple of the time until its loss.
+# The assumed time of a lost task is this multiple of the time after which the task was lost.
 LOST_TIME = 2.0
 
 
 class RealPaces(Stateful):
     """The measured time per FLOP of each client's last task, for runs on the wall clock.
 
-    The time includes waiting for a worker. After a lost task a longer time is assumed.
+    The time includes waiting for a worker. For a lost task, the time until its loss is multiplied by LOST_TIME.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seconds",)
@@ -35,7 +35,7 @@ class RealPaces(Stateful):
         self._seconds[client] = max(self._seconds.get(client, 0.0), LOST_TIME * elapsed / flops)
 
     def duration(self, client: int, flops: float) -> float:
-        """Return the expected time of a task with `flops` FLOPs, with the margin; 0 before the client's first task."""
+        """Return TIME_MARGIN times the expected time of a task with `flops` FLOPs; 0 before the client's first task."""
         return TIME_MARGIN * self._seconds.get(client, 0.0) * flops
 
 

@@ -20,7 +20,10 @@ def read_tuned(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the entries of the file about the search, such as `trials`, and the tuned fields and paths by method."""
+    """Return the file's entries about the search, such as `trials`, and the tuned values of each method.
+
+    The name of a tuned value is a field of the experiment, or a path such as `update.mu`.
+    """
     document = read_toml(path, "tuned")
     methods = document.get("methods")
     if not isinstance(methods, dict) or not methods:

@@ -7,7 +7,7 @@ HELD = "held"
 
 @dataclass
 class Findings:
-    """The result of the check of a component. Printed, it has one line for each requirement and one for the cost.
+    """The result of a component's check. The printed result has one line for each requirement and one for the cost.
 
     Attributes:
         lines: Pairs (requirement, finding) in the order of the checks. A finding is the word `held`, a sentence about a
@@ -25,7 +25,7 @@ class Findings:
         return not self.failures
 
     def record(self, requirement: str, failure: str | None) -> bool:
-        """Record a requirement. Return True if the component meets the requirement: `failure` is then None."""
+        """Record a requirement. Return True if `failure` is None: the component then meets the requirement."""
         if failure is None:
             self.lines.append((requirement, HELD))
             return True

@@ -111,9 +111,10 @@ def _asynchronous_fields(field: str) -> Fields:
 
 
 def _round_fields(field: str, **more: Any) -> Fields:
-    """Return a function from a component to the fields of an experiment. `field` is the component.
+    """Return a function from a component to the fields of an experiment.
 
-    The experiment has rounds, in which each client trains another mask of the model.
+    In these fields, the field named `field` has the component as its value. The experiment has rounds, in which each
+    client trains a different mask of the model.
     """
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
@@ -133,7 +134,7 @@ def _aggregator_fields(part: Any) -> dict[str, Any]:
 
 
 def _try_with_adapters(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return the small experiment for an aggregator or a method. If `part` averages adapters, the model has some."""
+    """Return the small experiment for an aggregator or a method. If `part` averages adapters, the model has them."""
     aggregator = part
     if isinstance(part, Method) and isinstance(part.update, Mean):
         aggregator = part.update.resolve_aggregator()
@@ -171,7 +172,10 @@ def _method_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function from a component to the fields of an experiment. `field` is the tuple `(component,)`."""
+    """Return a function from a component to the fields of an experiment.
+
+    In these fields, the field named `field` has the value `(component,)`.
+    """
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 
 

@@ -72,9 +72,9 @@ class TrialRecorder(Callback):
         return self.hopeless
 
     def _record_target(self, t: float) -> None:
-        """Record the time to the target. Fill the rest of `curve` with the last value of the metric.
+        """Record the time to the target. In `curve`, give all later tenths of the budget the last value of the metric.
 
-        Later trials compare themselves with the whole curve.
+        Later trials are compared with the whole curve.
         """
         if self.reached is not None:
             return

@@ -78,7 +78,7 @@ class Judge:
 
 
 def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
-    """Return an Optuna study with the finished trials. The value of a trial in it is its rank by `trial_merit`."""
+    """Return an Optuna study with the finished trials. A trial's value is its rank in the order of `trial_merit`."""
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)

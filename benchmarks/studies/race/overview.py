@@ -1,4 +1,4 @@
-"""The overview of all settings. It compares Fed-Quilt's defaults with the fastest of the other, tuned methods."""
+"""The overview of all settings. It compares Fed-Quilt (default values) with the fastest other method (tuned values)."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

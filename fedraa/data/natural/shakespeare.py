@@ -119,7 +119,7 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the position at which each window starts in a text. The text joins windows and their next characters."""
+    """Return the start of each window in one text that joins the windows, each followed by its next character."""
     return np.arange(len(windows)) * (LENGTH + 1)
 
 

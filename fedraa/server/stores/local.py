@@ -35,7 +35,7 @@ class Store(Protocol):
         """The current full model [d]."""
 
     def cut(self, assignment: Assignment, step: int) -> Buffer:
-        """Return the submodel's parameters. Calls with the same submodel and step of the server return one object.
+        """Return the submodel's parameters. Calls with the same submodel and server step return the same object.
 
         The version of a fragment would not be enough as a key: updates of other fragments also change the parameters
         that are in all fragments.
@@ -253,14 +253,14 @@ class LocalStore:
     ) -> Vector:
         """Return the trained weights [k] after clipping the delta and adding noise.
 
-        No noise is added here if the rule adds it when its buffer of updates is full.
+        This method adds no noise if the rule itself adds noise each time the buffer of updates is full.
 
         Args:
             noisy_sum: The clipping and the noise.
             new: The trained weights [k].
             sent: The weights [k] that the client received.
             where: The coordinates of these weights in the model.
-            fragment: The fixed fragment; 0 for the whole model and for sampled submodels.
+            fragment: The number of the fixed fragment; 0 for the whole model and for sampled submodels.
         """
         change = noisy_sum.clip(new - sent, where, fragment)
         if not self._rule.adds_noise:

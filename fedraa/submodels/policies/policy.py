@@ -43,7 +43,7 @@ class RunContext:
         params: Initial parameters [d]. A policy's `bind` may change them.
         example: A minibatch of samples, with which a policy can find the shapes of activations.
         sent: Number of parameters that are sent, without personal layers. None if all are sent.
-        durations: A function that returns how long a task on the whole model takes each client [N].
+        durations: A function that returns the duration of a task on the whole model for each client [N].
     """
 
     traced: Traced
@@ -252,7 +252,7 @@ class Capacities:
     Client n gets the fraction `levels[n % len(levels)]`.
 
     Attributes:
-        levels: The fractions of the model. With auto, they follow from the speeds of the devices.
+        levels: The fractions of the model. With `auto`, they follow from the speeds of the devices.
         redraw: True to give each client a random level in every round instead.
     """
 

@@ -1,4 +1,4 @@
-"""Policies in which clients train the whole model, or some units of every layer (of every width group)."""
+"""Policies in which clients train the whole model, its first layers, or some units of every width group."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -70,7 +70,11 @@ class Fragments(SubmodelPolicy):
 
 @dataclass(frozen=True)
 class Prefix(WithCapacities):
-    """HeteroFL: a client trains the first ceil(r K) units of every group of K units."""
+    """HeteroFL: a client trains the first ceil(r K) units of every group of K units.
+
+    Attributes:
+        capacities: The fraction r of the units that each client trains.
+    """
 
     capacities: Capacities = field(default_factory=Capacities)
 
@@ -92,7 +96,7 @@ class Rolling(WithCapacities):
     """FedRolex: a client trains ceil(r K) consecutive units of every group. The first unit moves in each round.
 
     Attributes:
-        capacities: The fraction r of the units that each client trains.
+        capacities: The fraction r of a group's K units that each client trains.
         stride: Number of units by which the first unit moves in each round.
     """
 
