@@ -10,7 +10,8 @@ import numpy.typing as npt
 from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
-# With this tolerance, one sample more or less does not change a client's feasible fragments.
+# The cost of a feasible fragment may exceed the delay bound by this fraction of the bound. Otherwise one sample more or
+# less could change a client's feasible fragments.
 TOLERANCE = 0.01
 
 

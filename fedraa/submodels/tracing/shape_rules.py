@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of x with its unit after `x[index] = value`. If x is a view or parameter, it is never cut."""
+    """Label the elements of x after the assignment `x[index] = value`. A view or a parameter x is never cut."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
@@ -103,9 +103,9 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _derived_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return the dimensions of the parameter `x` from which the dimensions of the result come, in the result's order.
+    """Return, for each dimension of the function's result, the dimension of the parameter `x` from which it comes.
 
-    A new dimension gives None. If the function does more than move, add or remove dimensions, the list is None.
+    A new dimension gives None. If the function does more than move, add or remove dimensions, return None, not a list.
     """
     if name in _SAME_PARAMETER:
         # Dimension d of this tensor has size d. The sizes of the result then show the new order.
