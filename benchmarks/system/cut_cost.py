@@ -90,7 +90,7 @@ def time_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y:
 
 
 def compare_steps(name: str, repeats: int) -> dict[str, object]:
-    """Compare the steps of a model and of its submodel, and return a table row."""
+    """Measure the training steps of a model and of its submodel. Return a table row that compares them."""
     module, x, y = MODELS[name]()
     traced = trace_module(module, x)
     indices = quarter_cut(traced)

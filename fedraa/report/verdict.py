@@ -50,7 +50,7 @@ class Ranking:
             one of its seeds did not reach the target.
         by_time: True if the order is by time to the target.
         at: The time at which metrics are compared, which is the end of the shortest run. None if the clocks of the runs
-            differ. Each run then has its last value.
+            differ. The last value of each run is then compared.
     """
 
     groups: tuple[Group, ...]

@@ -124,7 +124,7 @@ class ClientStates(Stateful):
 
 
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
-    """Return the first row of a client.
+    """Return the row of a client before its first task.
 
     NaN stands for the initial model, or for the weights that the client receives with its first task.
     """

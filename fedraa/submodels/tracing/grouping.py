@@ -3,7 +3,7 @@
 labels.py defines unit, label, tie and root label. Further words:
 
 - Width group: units along the same dimensions of the same tensors, such as all neurons of a layer. A submodel may keep
-  any of them. Its width is the number of units that it keeps.
+  any of them. The width is the number of units that the submodel keeps.
 - Unit ID: the number of a unit, counted group by group. An index that is never cut has the ID -1.
 - Slice: the indices that a slicing call takes, such as the first 64 in `x[:, :64]`.
 

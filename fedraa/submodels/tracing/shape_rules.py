@@ -137,7 +137,7 @@ def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Apply to the labels the function `name`, which moves elements."""
+    """Apply the function `name`, which moves elements, to the labels."""
     if not name.endswith("_as") and any(_lacks_values(x) for x in iterate_tensors((values, kwargs))):
         raise ValueError(f"labels: {name} takes an index or a mask whose values are unknown while the model is traced")
     if name in ("T", "mT"):
@@ -236,7 +236,10 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of `torch.cat` or `torch.stack`. Along the other dimensions, all tensors have the same units."""
+    """Label the result of `torch.cat` or `torch.stack`.
+
+    Along the dimensions that are not joined, all tensors have the same units.
+    """
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
     # An empty tensor, such as a cache before its first use, adds no labels.
@@ -316,7 +319,7 @@ def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
     """Label the result of a pixel shuffle, pixel unshuffle or channel shuffle."""
     x, factor = (*args, *kwargs.values())[:2]
     labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions").reshape(-1)
-    # A cut removes the same channels from every group.
+    # A cut removes the channels with the same index from every group of channels.
     if name == "channel_shuffle":
         groups = labels.view(factor, -1)
         r.ties.tie(groups, groups[:1])
