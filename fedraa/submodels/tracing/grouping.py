@@ -71,10 +71,8 @@ def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarra
 
 
 def _settle_ties(recorder: Recorder) -> None:
-    """Merge units, or exclude them from cuts, until the units of a tensor lie along at most one dimension.
-
-    This is done for views that split a dimension, and for parameters and buffers that the code uses outside of a layer.
-    """
+    """Merge units, or exclude them from cuts, until each view or plain tensor has units along at most one dimension."""
+    # A plain tensor is a parameter or a buffer that the code uses outside of a layer.
     ties = recorder.ties
     both = sorted(recorder.element_labels.keys() & recorder.dim_labels.keys())
     for name in both:
