@@ -101,7 +101,7 @@ class SchedulerRunner:
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
-        If the scheduler is `bounded` and no fragment is feasible for the client, it gets its cheapest fragment.
+        If the scheduler is `bounded` and no fragment is feasible for the client, the client gets its cheapest fragment.
 
         Args:
             client: The idle client, from 0.
@@ -115,7 +115,7 @@ class SchedulerRunner:
             WrongChoice: The scheduler returned no fragment, or a fragment that does not fit in the device's memory.
         """
         if self.scheduler.bounded and not feasible.size:
-            # On the wall clock, measured costs of all fragments may grow beyond the user's bound.
+            # In a run on the wall clock, the measured costs of all fragments may exceed the user's bound.
             return int(self.costs[client].argmin())
         context = SchedulingContext(
             client,

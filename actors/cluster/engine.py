@@ -1,4 +1,4 @@
-"""The engine `ray`. It starts or joins a cluster, starts the server actor, and restarts it if it fails."""
+"""The engine `ray`. It starts or joins a cluster, starts the server actor, and restarts this actor if it fails."""
 
 import logging
 import socket
