@@ -250,7 +250,7 @@ def report(
 
     Args:
         runs: The run directories, or folders of them.
-        out: The page.
+        out: The HTML file to write.
         theme: The colours; "auto" follows the light or dark setting of the browser.
         landscape: Add plots of the loss around every final model, which need the datasets.
         trust: Allow the import of user code that a run directory names, for `landscape`.

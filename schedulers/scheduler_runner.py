@@ -10,7 +10,8 @@ import numpy.typing as npt
 from schedulers.bound import delay_bound
 from schedulers.protocol import Costs, Ints, Scheduler, SchedulingContext
 
-# With this tolerance, one sample more or less does not change a client's feasible fragments.
+# The cost of a feasible fragment may exceed the delay bound by this fraction of the bound. Otherwise one sample more or
+# less could change a client's feasible fragments.
 TOLERANCE = 0.01
 
 
@@ -100,7 +101,7 @@ class SchedulerRunner:
     ) -> int:
         """Return the fragment that the scheduler chooses for the client.
 
-        If the scheduler is `bounded` and no fragment is feasible for the client, it gets its cheapest fragment.
+        If the scheduler is `bounded` and no fragment is feasible for the client, the client gets its cheapest fragment.
 
         Args:
             client: The idle client, from 0.
@@ -114,7 +115,7 @@ class SchedulerRunner:
             WrongChoice: The scheduler returned no fragment, or a fragment that does not fit in the device's memory.
         """
         if self.scheduler.bounded and not feasible.size:
-            # On the wall clock, measured costs of all fragments may grow beyond the user's bound.
+            # In a run on the wall clock, the measured costs of all fragments may exceed the user's bound.
             return int(self.costs[client].argmin())
         context = SchedulingContext(
             client,

@@ -1,4 +1,4 @@
-"""The engine `ray`. It starts or joins a cluster, starts the server actor, and restarts it if it fails."""
+"""The engine `ray`. It starts or joins a cluster, starts the server actor, and restarts this actor if it fails."""
 
 import logging
 import socket
@@ -209,7 +209,7 @@ def with_shared_source(spec: RunSpec) -> RunSpec:
 
 
 def _await_release(server: Any, directory: Path) -> None:
-    """Ask the server of a lost cluster to stop, and wait until it has left the run directory.
+    """Ask the server of a lost cluster to stop, and wait until this server no longer writes to the run directory.
 
     The server actor may still run after its cluster is lost. It must end before another process resumes the run.
     """

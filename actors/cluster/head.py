@@ -14,7 +14,7 @@ AUTO = "auto"
 MAX_PORT = 65535
 ANSWER_SECONDS = 5.0
 REQUEST_INTERVAL_SECONDS = 2.0
-# This process may pause, and then sends no requests. At most this time of a pause counts as silence of the head.
+# A pause of this process is not the head's fault. Between two checks, at most this time counts as silence of the head.
 MAX_COUNTED_SECONDS = 2.0
 # A head that refuses connections for GONE_SECONDS, or is silent for SILENT_SECONDS, is lost. Ray would end this process
 # after 60 s.

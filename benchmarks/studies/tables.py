@@ -149,7 +149,7 @@ def _cell_text(entry: Entry | None) -> str:
 
 
 def mean_accuracies(numbers: Sequence[Entry]) -> Means:
-    """Return pairs (row, mean accuracy) for each column of the study and each accuracy metric."""
+    """Return a list of pairs (row, mean accuracy) for each column of the study and each accuracy metric."""
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for entry in numbers:
         if is_accuracy(entry.metric.name) and entry.values:
@@ -213,7 +213,7 @@ def _escape_tex(text: str) -> str:
 
 
 def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
-    """Return sentences that compare the order of the methods with the paper, and judge the paper's claims.
+    """Return sentences that compare the order of the methods with their order in the paper, and judge its claims.
 
     If the study has no numbers and no claims of a paper, the sentences compare all rows with the reference row.
     """
@@ -293,7 +293,7 @@ def at_edge(study: Study, column: str) -> bool:
 
 
 def best_of(numbers: Sequence[Entry]) -> Entry | None:
-    """Return the best entry; None if no mean is finite, or if the metric has no better direction."""
+    """Return the entry with the best mean; None if no mean is finite, or if no value of the metric counts as better."""
     known = [entry for entry in numbers if entry.values and math.isfinite(entry.mean) and entry.metric.better]
     if not known:
         return None

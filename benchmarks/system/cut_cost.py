@@ -1,7 +1,7 @@
-"""Measure the time of a training step of a quarter of a model and of the full model.
+"""Measure the time of a training step, for the full model and for a submodel with a quarter of the parameters.
 
 `python -m benchmarks cut_cost` writes `benchmarks/results/cut_cost.csv` with median times. The submodel consists of the
-first units of every layer, with about 25 % of the parameters. Submodels of GPT-2-small have the whole vocabulary.
+first units of every layer. Submodels of GPT-2-small have the whole vocabulary.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def time_step(module: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y:
 
 
 def compare_steps(name: str, repeats: int) -> dict[str, object]:
-    """Compare the steps of a model and of its submodel, and return a table row."""
+    """Measure the training steps of a model and of its submodel. Return a table row that compares them."""
     module, x, y = MODELS[name]()
     traced = trace_module(module, x)
     indices = quarter_cut(traced)

@@ -33,8 +33,8 @@ from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure_cost, trace_module
 
 RESULTS = Path(__file__).parents[1] / "results" / "cut_models.csv"
-# Models below MIDDLE parameters get two checks, larger models get one. From LARGE parameters on, an eighth of the model
-# is compared with a quarter, because the full model may exceed the memory.
+# Models below MIDDLE parameters get two checks, larger models get one. From LARGE parameters on, a submodel with an
+# eighth of the units is compared with one that has a quarter, because the full model may exceed the memory.
 MIDDLE, LARGE = 15_000_000, 100_000_000
 COLUMNS = (
     "model",
@@ -94,7 +94,7 @@ def _check_all(traced: Traced, example: Tree) -> None:
         if traced.size < MIDDLE:
             check_cut(traced, example, random_cut(traced, rng), 1)
         return
-    # The full model in float64, with gradients, may exceed the memory. So the cut is compared with a submodel.
+    # The full model in float64, with gradients, may exceed the memory. So two submodels are compared.
     outer = _half_of(_half_of(traced.full(), rng), rng)
     check_cut(traced, example, _half_of(outer, rng), 0, outer)
 

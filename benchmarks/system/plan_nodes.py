@@ -111,7 +111,7 @@ def measure_method(method: str, width: int, clients: int) -> list[Row]:
 
 @contextmanager
 def _four_nodes() -> Iterator[None]:
-    """Start four nodes on loopback and join them. All processes end with the `with` block."""
+    """Start a Ray cluster of four nodes on loopback, and connect to it. The nodes end with the `with` block."""
     [port] = free_ports(1)
     address = f"127.0.0.1:{port}"
     head = ("--head", "--port", str(port), "--include-dashboard", "false", "--temp-dir", os.environ["HOME"])

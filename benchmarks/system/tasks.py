@@ -105,7 +105,7 @@ def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> 
 
 
 def make_experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> Experiment:
-    """Return the experiment that is measured. It has one more round than `rounds`, which is the warm-up.
+    """Return the experiment that is measured. It has `rounds` + 1 rounds, because the first round is a warm-up.
 
     Args:
         engine: The engine.

@@ -44,8 +44,8 @@ Ints = npt.NDArray[np.int64]
 MAX_CLASSES = 12
 # If there are more than `MAX_CLASSES` device classes, the table has this number of groups of clients instead.
 GROUPS = 10
-# Every client has a participation correction, a factor of its update weights. The printed range of update weights is
-# computed from at most this number of these corrections.
+# The update weights of a client depend on its participation correction. If the clients have more different
+# corrections than this number, the printed range of update weights is computed from a sample of the corrections.
 MAX_FACTORS = 1000
 # Maximum number of width groups (layers with a common width) in a table.
 MAX_WIDTHS = 6

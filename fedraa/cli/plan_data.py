@@ -81,7 +81,10 @@ def data_table(data: Federated, partition: object) -> Table:
 
 
 def _label_cells(counts: Counts, shows_labels: bool) -> list[str]:
-    """Return a client's number of labels, the fraction of its top label and, if `shows_labels`, samples per label."""
+    """Return the number of a client's labels, the fraction of the most frequent one and perhaps the samples per label.
+
+    The samples per label are included if `shows_labels` is True.
+    """
     total = max(1, int(counts.sum()))
     cells = [str(int((counts > 0).sum())), f"{counts.max() / total:.0%}"]
     if shows_labels:

@@ -205,7 +205,7 @@ def _goal_note(spec: RunSpec) -> str:
 
 
 def _unknown_losses_note(spec: RunSpec) -> str:
-    """Return a note if the choice of clients or fragments depends on training losses. A dry run has no losses."""
+    """Return a note if the choice of clients or fragments may depend on losses, which a dry run does not have."""
     if getattr(spec.method.schedule, "next_client", "uniform") != "uniform":
         return "; the dry run draws the next client at random, and the selection will choose differently"
     if not is_foreign(spec.experiment.model_dump(mode="json")["scheduler"]):

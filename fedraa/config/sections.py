@@ -74,7 +74,7 @@ class ClientOptions(Section):
 
     @property
     def client_count(self) -> int:
-        """The option `clients`, or `DEFAULT_CLIENTS` without it. Clients that the data define do not count."""
+        """The option `clients`; `DEFAULT_CLIENTS` if it is not set. Clients that the data define do not count."""
         return self.clients or DEFAULT_CLIENTS
 
 

@@ -19,9 +19,9 @@ _MARK = "given as an object"
 def split_objects(
     model: object, dataset: object, fields: Mapping[str, object]
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
-    """Return the model object, the dataset object, and the fields. If the user gave a name, it becomes a field.
+    """Return the model object, the dataset object, and the fields.
 
-    The object is then None. A function that returns a dataset is called.
+    A name is added to the fields, and the object in its place is None. A function that returns a dataset is called.
 
     Args:
         model: A module, or the name of a model.

@@ -39,7 +39,7 @@ class Trigger(Protocol):
 
 
 class Evaluator:
-    """An evaluator of flat parameter vectors, with a module on `device`."""
+    """An evaluator that loads flat parameter vectors into a module on `device`."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class Evaluator:
     def _client_results(
         self, sums: Mapping[str, npt.NDArray[np.float64]], personal: Mapping[int, float] | None
     ) -> dict[str, npt.NDArray[Any]]:
-        """Return the loss and the metrics of each client in `reported` of the data, on the client's test samples.
+        """Return the columns of clients.csv: the loss and the metrics of each client on its own test samples.
 
         Args:
             sums: For each measured value, its sums over the test samples of each client, with the global model.

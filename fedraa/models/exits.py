@@ -43,9 +43,9 @@ class EarlyExits(nn.Module):
 
 
 def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None:
-    """Run an EarlyExits model in training only up to its last block with a trained parameter.
+    """Limit the training of an EarlyExits model to the blocks up to the last one with a trained parameter.
 
-    Other models do not change.
+    A model of another class does not change.
 
     Args:
         model: The model.

@@ -158,7 +158,7 @@ def _poisson_event(noise: float, share: float, rounds: int) -> Any:
 def largest_squared(releases: Iterable[Iterable[int]]) -> int:
     """Square each client's number of updates in a release, and sum the squares over the releases.
 
-    Return the largest sum of all clients.
+    Each client has one such sum. Return the largest one.
 
     Args:
         releases: For each release, the clients of its updates.

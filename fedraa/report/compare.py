@@ -99,7 +99,7 @@ def mean_interval(values: pd.Series, form: str, better: Direction = "min") -> st
     Args:
         values: The values, one per seed.
         form: The format of a number.
-        better: The better direction of the metric. It determines the limits of the interval, such as 0 or 1.
+        better: The better direction of the metric. If it is `max` and all values are from 0 to 1, so is the interval.
     """
     numbers = values.to_numpy(np.float64)
     if not np.isfinite(numbers).all():

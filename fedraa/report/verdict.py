@@ -16,7 +16,8 @@ MOST_BEHIND = 4
 IDLE_GAP, TIMES = 0.1, 1.5
 # A paragraph mentions mean staleness that differs by more than STALE_GAP versions.
 STALE_GAP = 1.0
-# A run still improves if its last fifth of evaluations brought more than this fraction of its gain in the main metric.
+# A run still improves if the last 20 % of its evaluations brought more than this fraction of the gain of the whole run.
+# The gain is the change of the main metric.
 RISING = 0.01
 
 
@@ -49,7 +50,7 @@ class Ranking:
             one of its seeds did not reach the target.
         by_time: True if the order is by time to the target.
         at: The time at which metrics are compared, which is the end of the shortest run. None if the clocks of the runs
-            differ. Each run then has its last value.
+            differ. The last value of each run is then compared.
     """
 
     groups: tuple[Group, ...]
@@ -168,7 +169,7 @@ def _finite_or_inf(value: float) -> float:
 
 
 def _describe_followers(ranking: Ranking) -> str:
-    """Return a paragraph about the groups behind the first group: large differences that may make them worse."""
+    """Return a paragraph with large differences from the best group, which may explain why other groups are worse."""
     first = ranking.first
     sentences = []
     for group in ranking.groups[1 : 1 + MOST_BEHIND]:
@@ -281,7 +282,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
 
 
 def still_improves(run: Run) -> bool:
-    """Return True if the last fifth of evaluations brought more than `RISING` of the whole gain in the main metric."""
+    """Return True if the last 20 % of evaluations brought more than the fraction `RISING` of the run's gain."""
     values = run.evals[run.metric_spec.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False

@@ -53,7 +53,7 @@ class ClientStates(Stateful):
         """Return the extra buffers of the client's task.
 
         Outside of the task's mask, a buffer that starts from the received weights has NaN, and other buffers have 0. If
-        the assignment has `keeps_rest`, a personal model keeps its values there.
+        the assignment has `keeps_rest`, a personal model keeps its values outside of the mask.
         """
         return {key: LazyBuffer(partial(self._cut_row, key, client, assignment)) for key in self._buffers}
 
@@ -124,7 +124,7 @@ class ClientStates(Stateful):
 
 
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
-    """Return the first row of a client.
+    """Return the row of a client before its first task.
 
     NaN stands for the initial model, or for the weights that the client receives with its first task.
     """

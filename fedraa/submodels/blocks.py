@@ -34,8 +34,8 @@ class RemovableBlock:
 def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]:
     """Return the repeated blocks that a client can skip, such as pre-norm encoder blocks.
 
-    A client can skip a block that returns its input unchanged when all parameters of the block are 0. A block with a
-    residual connection does.
+    A client can skip a block that returns its input unchanged when all parameters of the block are 0, such as a block
+    with a residual connection.
 
     Args:
         traced: The traced model.

@@ -1,4 +1,4 @@
-"""A function that copies a module without some of its units, and its helpers."""
+"""Copies of a module without some of the module's units."""
 
 from __future__ import annotations
 

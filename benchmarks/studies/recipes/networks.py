@@ -58,7 +58,7 @@ def digits_residual_mlp(classes: int) -> nn.Sequential:
 
 
 def deep_residual_mlp(classes: int) -> nn.Sequential:
-    """Return an MLP with four residual blocks, like the paper's ViT-Small, for 32x32 images.
+    """Return an MLP with four residual blocks for 32x32 images, in place of the ViT-Small in the paper of SubDisMO.
 
     With 10 classes it has 264,266 parameters, 66,816 of them in blocks.
     """

@@ -163,7 +163,7 @@ def score_rows(squared: Numbers, attackers: int, at_least: int = 0) -> Numbers:
 
 
 def select_best(scores: Numbers, count: int) -> list[int]:
-    """Return the positions of the `count` smallest scores. Equal scores are taken in their order.
+    """Return the positions of the `count` smallest scores. Of equal scores, the first ones are taken.
 
     If one of the chosen scores is infinite, the list is empty.
     """

@@ -44,8 +44,8 @@ class Votes:
     def by_fragment(self) -> list[Rows]:
         """Return one list of rows per fixed fragment: the deltas of the clients that trained the fragment.
 
-        A row has NaN on the coordinates that one or more clients of its list did not train. Without fixed fragments,
-        one list has all rows.
+        If a client of a list did not train a coordinate, all rows of this list have NaN at this coordinate.
+        Without fixed fragments, one list has all rows.
         """
         numbers = sorted(set(chain.from_iterable(self.fragments)))
         if not numbers:
@@ -120,7 +120,7 @@ class RobustAggregator(Aggregator):
     def _mean_with_earlier(self, client: int, row: Vector) -> Vector:
         """Return the mean [d] of a client's new row and its earlier rows in this buffer.
 
-        The mean of a coordinate is taken over the rows in which it is not NaN. Without such a row, it is NaN.
+        Each coordinate is averaged over the rows in which it is not NaN. If it is NaN in all rows, it stays NaN.
         """
         earlier = self._rows[client]
         if client not in self._counts:
@@ -233,7 +233,7 @@ def weighted_mean(rows: Rows, factors: Numbers, scales: Numbers | None = None) -
 def measure_rows(
     rows: Rows, centre: npt.NDArray[np.floating] | None = None, sent: int | None = None
 ) -> tuple[Numbers, Numbers]:
-    """Return two values of each row: its norm [n], and its trained coordinates as a fraction of `sent` [n].
+    """Return two values of each row: its norm [n], and the number of its trained coordinates divided by `sent` [n].
 
     Args:
         rows: n rows [d], with NaN on coordinates that the client did not train.

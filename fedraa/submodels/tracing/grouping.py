@@ -3,7 +3,7 @@
 labels.py defines unit, label, tie and root label. Further words:
 
 - Width group: units along the same dimensions of the same tensors, such as all neurons of a layer. A submodel may keep
-  any of them. Its width is the number of units that it keeps.
+  any of them. The width is the number of units that the submodel keeps.
 - Unit ID: the number of a unit, counted group by group. An index that is never cut has the ID -1.
 - Slice: the indices that a slicing call takes, such as the first 64 in `x[:, :64]`.
 
@@ -71,7 +71,8 @@ def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarra
 
 
 def _settle_ties(recorder: Recorder) -> None:
-    """Add ties and pins until the units of each view and each plain tensor lie along at most one dimension."""
+    """Merge units, or exclude them from cuts, until each view or plain tensor has units along at most one dimension."""
+    # A plain tensor is a parameter or a buffer that the code uses outside of a layer.
     ties = recorder.ties
     both = sorted(recorder.element_labels.keys() & recorder.dim_labels.keys())
     for name in both:
@@ -240,7 +241,7 @@ def _merge_resizes(first: Resize | None, second: Resize | None) -> Resize | None
 def _find_resize(
     call: RecordedCall, along: tuple[int, np.ndarray], groups: Sequence[Group], find_ids: Callable[[Tensor], np.ndarray]
 ) -> Resize | None:
-    """Return how a submodel computes the sizes in a call from its widths, or None if this is impossible.
+    """Return how the sizes in a call follow from the widths of a submodel, or None if they do not.
 
     Args:
         call: The call.
@@ -273,7 +274,7 @@ def _make_resize(dim: int, outs: tuple[int, ...], sizes: Sequence[SizeFormula | 
         dim: The dimension of the argument that is cut.
         outs: The dimensions of the result that come from this dimension.
         sizes: The sizes as functions of the widths. An unknown size is None.
-        mixed: True if one size is a product of a width and another size, such as the number of samples.
+        mixed: True if one size is a width multiplied by something else, for example by the number of samples.
     """
     known = tuple(size for size in sizes if size is not None)
     if len(known) < len(sizes):
@@ -347,7 +348,7 @@ def _describe_groups(
     """
     trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
     entries_of: list[list[Entry]] = [[] for _ in together]
-    # For each group, the fraction of each parameter that does not belong to the group.
+    # For each group and each parameter name: the fraction of the parameter's elements outside of the group.
     outside: list[dict[str, float]] = [{} for _ in together]
     owner = np.full(1 + _largest_root(entries), -1)
     for g, members in enumerate(together):

@@ -1,4 +1,4 @@
-"""Torch modes that record or change the functions of a module."""
+"""Torch modes that record or change the function calls of a module."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class WithoutDropout(TorchFunctionMode):
 
 
 class SilentUnits(TorchFunctionMode):
-    """A mode in which units with zero parameters output 0.
+    """A mode in which units output 0 if all of their parameters are 0.
 
     Random noise becomes the constant 0.5. A weight norm of zeros becomes 0 instead of NaN.
     """

@@ -14,7 +14,7 @@ PICKS = frozenset(("getitem", "masked_select", "setitem"))
 
 
 class NonemptyMode(TorchFunctionMode):
-    """A mode in which a search or a mask selects the first position instead of nothing.
+    """A mode in which a search or a mask selects the first position if it would otherwise select nothing.
 
     Attributes:
         fills: True to select the first position. With False, the mode changes nothing.

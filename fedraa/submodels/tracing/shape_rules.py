@@ -66,7 +66,7 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label each element of x with its unit after `x[index] = value`. If x is a view or parameter, it is never cut."""
+    """Label the elements of x after the assignment `x[index] = value`. A view or a parameter x is never cut."""
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
@@ -103,9 +103,9 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def _derived_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
-    """Return the dimensions of the parameter `x` from which the dimensions of the result come, in the result's order.
+    """Return, for each dimension of the function's result, the dimension of the parameter `x` from which it comes.
 
-    A new dimension gives None. If the function does more than move, add or remove dimensions, the list is None.
+    A new dimension gives None. If the function does more than move, add or remove dimensions, return None, not a list.
     """
     if name in _SAME_PARAMETER:
         # Dimension d of this tensor has size d. The sizes of the result then show the new order.
@@ -137,7 +137,7 @@ def _pick_dims(dims: list[int | None], index: Any) -> list[int | None] | None:
 
 
 def _move_labels(labels: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Apply to the labels the function `name`, which moves elements."""
+    """Apply the function `name`, which moves elements, to the labels."""
     if not name.endswith("_as") and any(_lacks_values(x) for x in iterate_tensors((values, kwargs))):
         raise ValueError(f"labels: {name} takes an index or a mask whose values are unknown while the model is traced")
     if name in ("T", "mT"):
@@ -236,7 +236,10 @@ def label_split(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
 
 
 def label_joined(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of `torch.cat` or `torch.stack`. Along the other dimensions, all tensors have the same units."""
+    """Label the result of `torch.cat` or `torch.stack`.
+
+    Along the dimensions that are not joined, all tensors have the same units.
+    """
     joined, dim = arguments_of(args, kwargs, "tensors", "dim")
     inputs = list(iterate_tensors(joined))
     # An empty tensor, such as a cache before its first use, adds no labels.
@@ -316,7 +319,7 @@ def label_shuffled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
     """Label the result of a pixel shuffle, pixel unshuffle or channel shuffle."""
     x, factor = (*args, *kwargs.values())[:2]
     labels = r.ties.tie_along(r.labels(x), [0, *range(2, x.dim())], f"`{name}` combines positions").reshape(-1)
-    # A cut removes the same channels from every group.
+    # A cut removes the channels with the same index from every group of channels.
     if name == "channel_shuffle":
         groups = labels.view(factor, -1)
         r.ties.tie(groups, groups[:1])
