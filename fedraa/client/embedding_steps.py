@@ -45,7 +45,7 @@ def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, mod
 
 
 class _AdamSteps:
-    """Adam steps for one embedding in one task. Its state starts at zero in each task.
+    """Adam steps for one embedding in one task. Adam's state is zero at the start of each task.
 
     Args:
         received: The received weights of the embedding [k], or [height, k] for several clients.

@@ -54,7 +54,7 @@ class HalfwayCosine:
                 self._halfway[row] = _row_of(weights, row).clone()
 
     def compute(self, received: Tensor, weights: Tensor, row: int = 0) -> float | None:
-        """Return the cosine of one task, corrected by the two limits.
+        """Return the cosine of one task, corrected by the two limits that the class describes.
 
         Return None for a task of one step, or if one half did not change the weights.
 

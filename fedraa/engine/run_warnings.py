@@ -137,7 +137,7 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
     Args:
         fragments: The number of fragments.
         objective: The objective of the run.
-        scaled: True if a fragment's activations are scaled by the inverse of its share.
+        scaled: True if training divides a fragment's activations by the fraction of the units that the fragment has.
     """
     if fragments < 2 or scaled or type(objective) is not Regression:
         return None

@@ -28,7 +28,7 @@ _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")
 def _convolution_backward(
     keys: torch.DispatchKeySet, grad_output: Tensor, input: Tensor, weight: Tensor, *options: Any
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of input, weight and bias, as PyTorch's operator `convolution_backward`.
+    """Return the gradients of input, weight and bias, as PyTorch's operator `convolution_backward` does.
 
     Args:
         keys: The dispatch keys of the call.

@@ -86,9 +86,9 @@ class IndexRanges:
 
     @cached_property
     def _range_distances(self) -> list[int]:
-        """Return the distance between the starts of each range and the next.
+        """Return, for each range, the distance from its start to the start of the next range.
 
-        It is 0 for the last range. It is also 0 if the next range has another length or overlaps.
+        The distance is 0 for the last range. It is also 0 if the next range has another length or overlaps.
         """
         steps, lengths = np.diff(self.starts), np.diff(self.places)
         alike = (lengths[1:] == lengths[:-1]) & (steps >= lengths[1:])
