@@ -56,7 +56,7 @@ class DataHost:
 
 @dataclass
 class DataHosts:
-    """The data hosts of a run, one per node. A node's data host is created when its first worker has started.
+    """The data hosts of a run, one per node. A data host is created when the first worker of its node has started.
 
     Attributes:
         problem: The options of the data set.

@@ -173,7 +173,7 @@ def _list_by_verdict(judged: Sequence[Judged]) -> str:
 
 
 def _describe_command(paper: PaperPage, judged: Sequence[Judged], results: Mapping[str, Sequence[Result]]) -> str:
-    """Return the command that runs `paper.study`, its duration, and the results of the comparisons in this study."""
+    """Return the command of the study `paper.study`, the study's run time, and the results of its comparisons."""
     result = next(one for one in results[paper.study] if one.size == "quick")
     lines = [f"```sh\n{result.command}\n```", ""]
     if result.minutes is not None:

@@ -63,8 +63,8 @@ class Aim:
         root: A process id. Only child processes of this process, and their children, get signals.
         name: A part of the titles of the processes that get signals.
         what: The signal.
-        stretch: The maximum number of bytes that the log grows between two signals.
-        rng: The generator that chooses this number of bytes for each signal.
+        stretch: Each further signal is sent after the log has grown by a random number of bytes below `stretch`.
+        rng: The generator of these random numbers.
     """
 
     def __init__(self, root: int, name: str, what: signal.Signals, stretch: int, rng: np.random.Generator) -> None:

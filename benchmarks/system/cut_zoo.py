@@ -152,7 +152,7 @@ def _from_transformers(name: str) -> tuple[nn.Module, Tree]:
     configured = library.CONFIG_MAPPING[name]
     usual = configured()
     names = list(_SIZES)
-    # A pyramid model has a list of sizes. The list stays as it is, and only the image size is set.
+    # A pyramid model has a list with the size of each stage. This list stays, and only the image size is set.
     if hasattr(usual, "depths"):
         names = ["image_size"]
     own = [key for key in names if hasattr(usual, key) and not isinstance(getattr(configured, key, None), property)]

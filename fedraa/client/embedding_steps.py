@@ -21,7 +21,7 @@ EMBEDDING_RATE = 0.03
 
 
 def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, module: nn.Module) -> list[slice]:
-    """Return the slices of the flat buffer that hold embeddings with Adam steps, in ascending order.
+    """Return the slices of the flat buffer with the embeddings that Adam trains, in ascending order.
 
     The list is empty if the learning rate is not adaptive or the local optimizer is not SGD. It is also empty if a term
     such as weight decay gives unused tokens a gradient. An embedding whose tensor another layer also uses is left out.
@@ -45,7 +45,7 @@ def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, mod
 
 
 class _AdamSteps:
-    """Adam steps for one embedding in one task. Its state starts at zero in each task.
+    """Adam steps for one embedding in one task. Adam's state is zero at the start of each task.
 
     Args:
         received: The received weights of the embedding [k], or [height, k] for several clients.

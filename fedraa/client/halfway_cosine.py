@@ -10,7 +10,8 @@ from fedraa.submodels.flat import locate_parameters
 
 # The learning rate falls if a task changes a weight matrix by more than this multiple of its norm.
 LARGEST_CHANGE = 1.0
-# A cosine does not lower the learning rate if a task changes every weight matrix by less than this share of its norm.
+# A task does not lower the learning rate if it changes every weight matrix by less than this fraction of the norm of
+# the matrix.
 SMALLEST_CHANGE = 0.05
 
 
@@ -24,10 +25,10 @@ class HalfwayCosine:
     - If r is below SMALLEST_CHANGE, the cosine is at least the target, because noisy gradients lower it.
 
     Args:
-        steps: Number of local steps of each task. There are several tasks if they are trained as rows of one stack.
+        steps: Number of local steps of each task. Several tasks can be trained together, as the rows of one stack.
         target: The cosine at which the server does not change the learning rate.
         module: The module that is trained.
-        embeddings: Slices of embeddings that do not depend on the learning rate. They do not count.
+        embeddings: Slices of embeddings that do not depend on the learning rate. The cosine ignores them.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class HalfwayCosine:
                 self._halfway[row] = _row_of(weights, row).clone()
 
     def compute(self, received: Tensor, weights: Tensor, row: int = 0) -> float | None:
-        """Return the cosine of one task, corrected by the two limits.
+        """Return the cosine of one task, corrected by the two limits that the class describes.
 
         Return None for a task of one step, or if one half did not change the weights.
 

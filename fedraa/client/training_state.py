@@ -38,7 +38,7 @@ def is_quantiser(part: nn.Module) -> bool:
 
 
 def freeze_ranges(module: nn.Module) -> None:
-    """Fix the ranges of fake quantisation modules, so that evaluation data do not change them."""
+    """Freeze the ranges of fake quantisation modules, so that evaluation data do not change the ranges."""
     for part in module.modules():
         if is_quantiser(part) and hasattr(part, "disable_observer"):
             # torch's type hints declare all attributes of a module as tensors.

@@ -55,8 +55,8 @@ class DivisionSettings:
         transforms: The changes of samples before training.
         allow_nan: True if training samples may contain NaN or infinite values.
         targets: A check that also converts the targets. None means one class label per sample.
-        validation: The fraction of each client's training samples that become test samples, instead of the usual test
-            samples. 0 keeps the usual test samples.
+        validation: The fraction of each client's training samples that replace the usual test samples. 0 keeps the
+            usual test samples.
         standardise: True to scale inputs by the mean and the variance of the training samples. These include
             validation samples.
     """

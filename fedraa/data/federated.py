@@ -33,7 +33,7 @@ class Federated:
         names: The names of the clients in the data. None if they have no names.
         order: The row of each training sample in the original data, in client order. None if a function generates the
             samples.
-        held_back: The rows in the original data of validation samples. None if there are none.
+        held_back: The rows of the validation samples in the original data. None if there are none.
         scaling: The scaling of the inputs, which was applied to all samples.
         fixed: The transforms that were applied to all samples after the scaling.
     """

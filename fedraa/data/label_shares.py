@@ -29,8 +29,9 @@ def measure_label_shares(data: Federated, classes: int, seed: int) -> tuple[floa
 def measure_label_overlap(data: Federated, shares: tuple[float, ...], seed: int) -> float:
     """Return how similar the label fractions of a client are to the label fractions of all clients, on average.
 
-    The similarity is the overlap of two distributions: the sum over labels of the smaller fraction. It is 1 if they are
-    equal, and 0 if they have no label in common. The average is over at most `MAX_CLIENTS` random clients.
+    The similarity is the overlap of two distributions: the sum, over all labels, of the smaller of the two fractions.
+    It is 1 for equal distributions, and 0 for distributions without a common label. The average is over at most
+    `MAX_CLIENTS` random clients.
 
     Args:
         data: The divided data, with one label per sample.

@@ -116,7 +116,8 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
 
     Args:
         name: The text of the user, such as `folder:PATH`.
-        classes: True if the targets of a table are classes, False if they are numbers. An option in `name` wins.
+        classes: True if the targets of a table are classes, False if they are numbers. An option in `name`
+            takes precedence.
     """
     kind = name.partition("(")[0].strip()
     try:

@@ -24,7 +24,7 @@ class EvaluationQueue:
         main_metric: The metric that the progress of the run shows.
         target: The target that ends the run. With a target, training waits for each evaluation.
         client_results: Writes the results of each client.
-        personal_clients: The clients with personal models. An evaluation needs their kept values.
+        personal_clients: The clients whose personal models are evaluated.
     """
 
     def __init__(

@@ -15,12 +15,13 @@ class LoopOptions:
     Attributes:
         limits: The limits of the run.
         eval_every: The number of server steps between evaluations.
-        checkpoint_every: The number of server steps between checkpoints; None to measure the pause in seconds.
+        checkpoint_every: The number of server steps between checkpoints. None: each checkpoint is due
+            after a pause in real time, as `CheckpointTimer` describes.
         timing: The timing model, which gives the duration of each task.
         wall: True for the wall clock, False for the virtual clock.
         max_update_norm: The largest norm of an update that is accepted.
         main_metric: The metric that the progress of the run shows.
-        personal_clients: The clients whose kept values an evaluation needs, for their personal models.
+        personal_clients: The clients whose personal models are evaluated.
     """
 
     limits: Limits

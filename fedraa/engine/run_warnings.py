@@ -65,7 +65,7 @@ def _describe_large_input(name: str, largest: float, channel: int, data: Federat
 
 
 def _largest_input(x: Array) -> tuple[float, int]:
-    """Return the largest finite absolute value of an input, and its channel."""
+    """Return the largest finite absolute value in the inputs, and the channel of this value."""
     axes = (0, *range(2, x.ndim))
     extremes = np.maximum(np.fmax.reduce(x, axis=axes), -np.fmin.reduce(x, axis=axes))
     extremes = np.atleast_1d(np.where(np.isfinite(extremes), extremes, 0.0))
@@ -131,12 +131,13 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
 def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) -> str | None:
     """Return a warning if fragments of a model that predicts numbers train without scaled activations.
 
-    Each fragment learns the whole target, and the full model adds their outputs, so that its numbers are too large.
+    Each fragment learns the whole target. The full model adds the outputs of all fragments, so it predicts too large
+    numbers.
 
     Args:
         fragments: The number of fragments.
         objective: The objective of the run.
-        scaled: True if a fragment's activations are scaled by the inverse of its share.
+        scaled: True if training divides a fragment's activations by the fraction of the units that the fragment has.
     """
     if fragments < 2 or scaled or type(objective) is not Regression:
         return None
@@ -176,7 +177,10 @@ def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
 def _trial_outputs(
     model: nn.Module, example: Tree, objective: Objective, *, factors: tuple[float, ...]
 ) -> list[Tensor]:
-    """Return the model's outputs for samples, and for random inputs of each size in `factors`; empty if it fails."""
+    """Return the model's outputs for samples, and for random inputs of each size in `factors`.
+
+    The list is empty if the model fails or an output is not a floating-point tensor.
+    """
     samples = map_tree(lambda x: x[:TRIED_ROWS], example)
     generator = torch.Generator().manual_seed(0)
     trials = [samples]

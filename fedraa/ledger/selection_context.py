@@ -45,8 +45,8 @@ class SelectionContext:
         now: Time on the run's clock, in time units.
         samples: Number of training samples of each client.
         losses: Mean training loss of the client's last update; infinite before the first one.
-        durations: Duration of the client's last task, in time units; before the first task the modelled duration.
-            A lost task only raises the value, to the time until the loss.
+        durations: Duration of the client's last task, in time units; before the first task the modelled duration. If
+            a task is lost after a longer time, the value becomes this time.
         participations: Number of the client's updates.
         last_steps: Server step of the client's last update, -1 before the first one.
         find_start: A function of a client and the current time. It returns the time from which the client is available.

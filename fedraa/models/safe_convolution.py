@@ -1,10 +1,10 @@
 """The backward pass of a convolution on a CPU, without two faults of oneDNN 3.12 (PyTorch 2.13).
 
 The first fault overwrites memory in the gradient of a convolution with a 1x1 kernel and a stride:
-https://github.com/uxlfoundation/oneDNN/issues/6035. It needs channels as the innermost dimension (`channels_last`
-images or weights, permuted NHWC arrays) and fewer than 8 of them (AVX2) or 16 (AVX-512). The process then dies or
-hangs, or values change silently. With few channels, this module selects the pixels itself and runs PyTorch's kernel
-with stride 1. The result is the same sum.
+https://github.com/uxlfoundation/oneDNN/issues/6035. It occurs only if the channels are the innermost dimension
+(`channels_last` images or weights, permuted NHWC arrays) and if there are fewer than 8 channels (AVX2) or 16 (AVX-512).
+The process then dies or hangs, or values change silently. With few channels, this module selects the pixels itself and
+runs PyTorch's kernel with stride 1. The result is the same sum.
 
 The second fault gives wrong weight gradients of some three-dimensional convolutions in bfloat16. This module computes
 them in float32.
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 _OPERATOR = "convolution_backward"
-# The fault occurs below oneDNN's largest block of 16 channels. The limit is twice 16 for safety.
+# The first fault occurs only with fewer than 16 channels. The limit is twice 16 for safety.
 _FEW_CHANNELS = 32
 
 _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")
@@ -28,7 +28,7 @@ _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")
 def _convolution_backward(
     keys: torch.DispatchKeySet, grad_output: Tensor, input: Tensor, weight: Tensor, *options: Any
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of input, weight and bias, as PyTorch's operator `convolution_backward`.
+    """Return the gradients of input, weight and bias, as PyTorch's operator `convolution_backward` does.
 
     Args:
         keys: The dispatch keys of the call.

@@ -22,9 +22,9 @@ from fedraa.models.forward import forward
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 # A buffer that still changes after this number of passes is an error.
 MAX_PASSES = 1000
-# A buffer counts as constant at this distance from its limit, relative to its largest value.
+# A buffer counts as constant if it is this near to the value to which it converges, relative to its largest entry.
 TOLERANCE = 1e-4
-# The distance is divided by at least this value, because of rounding errors.
+# If the largest entry is below this number, this number is used in its place, because of rounding errors.
 SMALLEST_SCALE = 1e-3
 # A buffer counts as a counter if its changes in two successive passes differ at most by this fraction of the change.
 GROWTH_TOLERANCE = 3e-5
@@ -85,8 +85,9 @@ def reestimate_over(
     """Update the buffers of a module as training on `parts` would, without a change of the parameters.
 
     - Batch norms that train get the mean of the statistics of all batches, in one pass.
-    - The `estimated` buffers start from their current values, and the batches run until they are constant. The result
-      is the mean over the last pass. The limit of a moving average is extrapolated.
+    - The `estimated` buffers start from their current values. The batches are repeated until these buffers are
+      constant. The result is their mean over the last pass. The value to which a buffer converges is extrapolated, so
+      that fewer passes are needed.
     - A buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads such a buffer,
       all `estimated` buffers keep their values after the last pass, so that they match each other.
     - The vectors of `spectral_norm` become the leading singular vectors of its weight.
@@ -119,7 +120,7 @@ def reestimate_over(
 def settle_spectral(module: nn.Module) -> None:
     """Set the vectors of every `spectral_norm` to the leading singular vectors of its weight.
 
-    In training they lag behind the weight, because each step makes only one power iteration.
+    In training these vectors lag behind the weight, because each step makes only one power iteration.
     """
     for layer in module.modules():
         for hook in layer._forward_pre_hooks.values():
@@ -137,7 +138,7 @@ def settle_spectral(module: nn.Module) -> None:
 
 
 def is_spectral(part: nn.Module) -> bool:
-    """Return True for a layer with the hook of torch's old `spectral_norm`, and for the module of the new version."""
+    """Return True for a layer with the hook of torch's old `spectral_norm`, and for a module of the new one."""
     hooks = part._forward_pre_hooks.values()
     return type(part).__name__ == "_SpectralNorm" or any(isinstance(hook, SpectralNorm) for hook in hooks)
 
@@ -373,7 +374,7 @@ def _shrink_ratio(a: Tensor | None, b: Tensor | None, c: Tensor | None) -> float
 
 
 def _is_settled(before: Tensor | None, after: Tensor | None, ratio: float) -> bool:
-    """Return True if the remaining distance of a buffer to its limit is negligible.
+    """Return True if a buffer has almost reached the value to which it converges.
 
     Args:
         before: The buffer before the last pass.

@@ -38,7 +38,7 @@ class Objective(ABC):
 
     `better` has the better direction, "max" or "min", of each metric except the loss. Runs are compared by the metric
     `main`. `auxiliary` has the weights of additional outputs in the training loss. An output is named by its key,
-    attribute or tuple index (as text), and a missing one is skipped. Methods may depend only on their arguments,
+    attribute or tuple index (as text). A missing output is skipped. Methods may depend only on their arguments,
     because each worker has a copy.
     """
 
@@ -65,15 +65,15 @@ class Objective(ABC):
         return None
 
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
-        """Return values for every sample, [b] or [b, k], by name. `metrics` gets their sums."""
+        """Return named values of every sample, each [b] or [b, k]. `metrics` gets each value's sum over samples."""
         return {}
 
     def metrics(self, sums: Sums) -> Mapping[str, float]:
         """Return the metrics that `better` names, by default the mean of each value of `measured`.
 
         Args:
-            sums: Sums over some samples: of each value of `measured`, of the losses (`loss`), and of the number of
-                losses (`count`).
+            sums: For some samples, the sum of each value of `measured`, the sum of the losses (`loss`), and the number
+                of losses (`count`).
         """
         return {name: float(sums[name] / sums["count"]) for name in self.better}
 
@@ -96,7 +96,7 @@ class Objective(ABC):
         return output
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean of the losses in the mask of `counted`, or 0 if the mask is empty."""
+        """Return the mean of the losses for which the mask of `counted` is True, or 0 if there are none."""
         losses, counted = self.losses(outputs, targets), self.counted(outputs, targets)
         if counted is None:
             return losses.mean()
@@ -136,7 +136,7 @@ class Objective(ABC):
 
         Args:
             train: The training targets.
-            test: The test targets. To check the targets of one client, pass the same array as `train`.
+            test: The test targets. To check the targets of one client, pass them as both `train` and `test`.
             classes: The number of classes that the user gave, or 0.
 
         Raises:

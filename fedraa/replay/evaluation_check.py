@@ -16,7 +16,7 @@ class Evaluations:
     """The evaluations of a run: at the start, after every `eval_every` updates, and at the end.
 
     Evaluations run in parallel with training, and at most `max_pending_evals` are in progress. Therefore an `eval` line
-    is in the log after lines with later times. On the virtual clock, the line is written when a further evaluation
+    can follow lines with later times in the log. On the virtual clock, the line is written when a further evaluation
     would exceed the maximum. On the wall clock, the line may be written earlier.
 
     Attributes:

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 # A plot shows at most LANES clients. Each client has a lane, a row of the plot.
 LANES = 40
-# A plot ends when half of its lanes have TASKS_PER_LANE tasks, because more tasks would overlap.
+# The time axis ends when half of the lanes have TASKS_PER_LANE tasks, because more tasks would overlap.
 TASKS_PER_LANE = 25
 # The palette has only FEW colours for fragments.
 FEW = 7

@@ -39,8 +39,9 @@ class Failures:
     def summary_entries(self) -> dict[str, Any]:
         """Return three entries of summary.json.
 
-        `dropped` is the number of failed tasks. `dropped_clients` lists each client with failed tasks, their number and
-        the last reason. `quarantined` lists each quarantined client, the reason and the time on the run's clock.
+        `dropped` is the number of failed tasks. `dropped_clients` lists each client with failed tasks, the number of
+        these tasks and the last reason. `quarantined` lists each quarantined client, the reason and the time on the
+        run's clock.
         """
         by_number = sorted(self._clients.values(), key=lambda entry: entry["client"])
         return {"dropped": self.tasks, "dropped_clients": by_number, "quarantined": self.quarantined}
@@ -66,7 +67,7 @@ def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def name_clients(numbers: Sequence[int]) -> str:
-    """Return a text that names the first of these clients and counts the others."""
+    """Return a text that names at most `MAX_NAMED_CLIENTS` of these clients and counts the others."""
     text = f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MAX_NAMED_CLIENTS]))}"
     if len(numbers) > MAX_NAMED_CLIENTS:
         text += f" and {len(numbers) - MAX_NAMED_CLIENTS} more"

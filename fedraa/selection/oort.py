@@ -61,7 +61,7 @@ def score_clients(
         step: The current step R, from 1.
         preferred: The duration T. A longer duration reduces the score of a client.
         penalty: The exponent of the penalty.
-        clip: A quantile of the utilities. Larger utilities count as this quantile.
+        clip: The order of a quantile, such as 0.95. A utility above this quantile is replaced by the quantile.
     """
     ordered = np.sort(stats)
     least = 0.999 * ordered[0]
@@ -105,9 +105,9 @@ class Oort(CountedSelection):
         window: Number of rounds between two changes of the percentile.
         cut_off: A factor from 0 to 1. If m1 clients are drawn by score, the pool has all clients with at least this
             factor times the (m1 + 1)-th highest score.
-        clip: A quantile of the utilities, 0 to 1. Larger utilities count as this quantile.
-        max_participations: A client with more updates is not chosen again. It excludes at most 30 % of the clients.
-            None sets no limit.
+        clip: The order of a quantile, 0 to 1. A utility above this quantile is replaced by the quantile.
+        max_participations: A client with more updates is not chosen again. At most 30 % of the clients are excluded
+            in this way. None sets no limit.
     """
 
     exploration: UpToOne = 0.9
@@ -125,7 +125,7 @@ class Oort(CountedSelection):
 
     def __post_init__(self) -> None:
         self._threshold = self.percentile
-        # For each choice in the last two windows, the mean utility of the clients that were chosen by score.
+        # The mean utility of the clients that were chosen by score, for each of the last 2 * `window` choices.
         self._utilities: list[float] = []
         # The clients that were last chosen by score, and the number of updates of each client before this choice.
         self._exploited: list[int] = []
@@ -187,7 +187,10 @@ class Oort(CountedSelection):
         return np.setdiff1d(view.candidates, frequent[: max(0, allowed)])
 
     def _pace(self, view: SelectionContext, stats: Floats) -> None:
-        """Record the utility of the clients that were last chosen by score. Change the percentile after a window."""
+        """Record the utility of the clients that were last chosen by score.
+
+        The percentile is adapted after every `window` choices.
+        """
         pairs = zip(self._exploited, self._exploited_before, strict=True)
         answered = [client for client, before in pairs if view.participations[client] > before]
         self._utilities.append(float(stats[answered].mean()) if answered else 0.0)

@@ -64,7 +64,8 @@ class AdaptiveFactor(Stateful):
         self._cosines: list[float] = []
         # The last losses, each divided by its client's first loss.
         self._relative_losses: list[float] = []
-        # For each of the last N updates since the last fall of the rate: 1 if its loss has risen, otherwise 0.
+        # For each of the last N updates, except those before the last fall of the rate: 1 if the update's loss has
+        # risen, otherwise 0.
         self._rises: list[int] = []
         self._updates = 0
         # For each recent client: the client, the number of its last update, and 1 if this update's loss has risen,
@@ -151,7 +152,7 @@ class LocalRates(Stateful):
         """Return the learning rate of a task.
 
         Args:
-            progress: The progress of the run in `unit`.
+            progress: The progress of the run, in the unit that the attribute `unit` names, such as server steps.
             widths: The widths of the submodel.
         """
         return self._base(widths) * self._factor(progress) * self._adaptive.value

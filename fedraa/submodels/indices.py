@@ -43,12 +43,12 @@ def take_prefix(traced: Traced, ratio: float) -> IndexSet:
 def take_window(traced: Traced, ratio: float, start: int) -> IndexSet:
     """Return `ceil(ratio * K)` consecutive units of every group of `K` (FedRolex).
 
-    The first unit follows the last.
+    After the last unit of a group, the window continues with unit 0.
 
     Args:
         traced: The traced model.
         ratio: Fraction of the units to choose.
-        start: The first unit, modulo the group's size.
+        start: The unit at which the window begins, modulo the group's size.
     """
     return tuple(np.sort((start + np.arange(_count_units(ratio, group.size))) % group.size) for group in traced.groups)
 
@@ -80,7 +80,7 @@ def deal_disjoint(traced: Traced, parts: int, rng: np.random.Generator) -> tuple
 def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
     """Return the number of index sets that contain each parameter of the flat vector, int32 [d].
 
-    With disjoint fragments, it is 0 for a weight between units of two fragments. This weight is never trained.
+    With disjoint fragments, the number is 0 for a weight between units of two fragments. This weight is never trained.
     """
     counts: dict[tuple[bytes, ...], tuple[IndexSet, int]] = {}
     for indices in index_sets:

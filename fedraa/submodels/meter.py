@@ -163,7 +163,8 @@ def _grouped_product_flops(left: Sequence[int], right: Sequence[int], *_: object
     return 2 * math.prod(left) * right[-1]
 
 
-# Torch has no formulas for attention on a CPU and for the matrix products of experts.
+# Torch has no FLOP formulas for attention on a CPU and for the matrix products of experts. Its formula for the backward
+# pass of a convolution ignores groups.
 _MISSING_FORMULAS = {
     torch.ops.aten._grouped_mm: _grouped_product_flops,
     torch.ops.aten.convolution_backward: _convolution_backward_flops,

@@ -27,7 +27,7 @@ class SizeFormula(NamedTuple):
 
     Attributes:
         fixed: The constant, such as 1.
-        times: Pairs of a group's number and the factor of its width, such as (0, 2).
+        times: Pairs of a group's index and the factor of the group's width, such as (0, 2).
     """
 
     fixed: int
@@ -41,7 +41,7 @@ class SizeFormula(NamedTuple):
         """Return the formula for a model in which only some groups can be cut. All other groups have their full widths.
 
         Args:
-            kept: The new number of each group that can still be cut, by its old number.
+            kept: The new index of each group that can still be cut, by its old index.
             full: Number of units of each group.
         """
         fixed = self.fixed + sum(times * full[group] for group, times in self.times if group not in kept)
@@ -55,7 +55,7 @@ class Resize(NamedTuple):
         dim: The dimension of the argument that is cut.
         outs: The dimensions of the result that `dim` becomes. The first of them is cut. Empty for a slicing call.
         numbers: The formulas of the sizes. Empty for `_grouped_mm`, because submodels call `grouped_product` instead.
-        mixed: True if one size is a product of a width and another size, such as the number of samples.
+        mixed: True if one size is a product, such as a width times the number of samples.
     """
 
     dim: int
@@ -161,10 +161,10 @@ def slice_ranges(
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
 ) -> dict[str, dict[Place, CallSizes]]:
-    """Return the sizes in the calls of a submodel, by the names of modules.
+    """Return the sizes in the calls of a submodel, by the name of the module and the place of the call.
 
     Args:
-        sizes: The sizes in the code of each module.
+        sizes: The formulas of the sizes, by the name of the module and the place of the call.
         widths: Number of units of each group in the submodel.
         full: Number of units of each group in the full module.
     """
@@ -235,7 +235,7 @@ def _follow_widths(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call with the sizes of the submodel."""
     numbers = call_sizes.numbers
-    # A call that creates zeros reads no values of a tensor, so only its shape is changed.
+    # A call that creates zeros needs only a changed shape, because it reads no values of a tensor.
     if name in ZERO_MAKERS:
         _, sizes = _find_shape(name, args, kwargs)
         sizes[call_sizes.outs[0]] = numbers[0]
@@ -262,7 +262,7 @@ def _follow_widths(
 
 
 def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes, elements: int) -> None:
-    """Replace sizes in a shape by those of a submodel. Torch computes a size of -1.
+    """Replace sizes in a shape by those of a submodel. A size of -1 stays, because torch computes it.
 
     Args:
         sizes: The shape, changed in place.
@@ -278,7 +278,8 @@ def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes,
         sizes[first] = sizes[first] * call_sizes.numbers[0] // call_sizes.full[0]
     elif sizes[first] != -1:
         sizes[first] = call_sizes.numbers[0]
-    # If the product of the sizes is wrong, the code has computed another size from the full width.
+    # If the product of the sizes is wrong, the code has also computed another size from the full width, such as the
+    # features of a head.
     if math.prod(sizes) != elements:
         for place, number in zip(inner, call_sizes.numbers[1:], strict=True):
             if place < len(sizes) and sizes[place] != -1:
@@ -288,7 +289,7 @@ def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes,
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the first dimension of the result to which a call's shape applies, and this shape."""
+    """Return the first dimension of the result that a call's shape argument describes, and the shape argument."""
     if name == "unflatten":
         dim = _find_argument(args, kwargs, 1, "dim")
         return dim % args[0].dim(), list(_find_argument(args, kwargs, 2, "sizes"))

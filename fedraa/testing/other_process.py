@@ -1,4 +1,4 @@
-"""Small experiments in other processes, in which Python iterates over a set of strings in another order."""
+"""Small experiments in other processes. Each process iterates over a set of strings in a different order."""
 
 import json
 import os

@@ -86,9 +86,9 @@ class IndexRanges:
 
     @cached_property
     def _range_distances(self) -> list[int]:
-        """Return the distance between the starts of each range and the next.
+        """Return, for each range, the distance from its start to the start of the next range.
 
-        It is 0 for the last range. It is also 0 if the next range has another length or overlaps.
+        The distance is 0 for the last range. It is also 0 if the next range has another length or overlaps.
         """
         steps, lengths = np.diff(self.starts), np.diff(self.places)
         alike = (lengths[1:] == lengths[:-1]) & (steps >= lengths[1:])
@@ -96,7 +96,10 @@ class IndexRanges:
 
     @cached_property
     def _distance_changes(self) -> list[int]:
-        """Return the index of each range at which the distance changes, and at the end the count of all ranges."""
+        """Return the index of each range whose `_range_distances` entry differs from the one before.
+
+        The last entry of the result is the number of ranges.
+        """
         return [*(np.flatnonzero(np.diff(self._range_distances)) + 1).tolist(), len(self.starts)]
 
 
@@ -133,7 +136,7 @@ def where_of(submodel: "Submodel") -> CoordinateSet:
 def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ...]:
     """Find the coordinates that all fragments contain. Return their positions in the buffer of each fragment.
 
-    A single fragment gives no positions.
+    With a single fragment, the result has no positions.
 
     Args:
         indices: The coordinates of each fragment, in the order of its buffer. None means all coordinates.
@@ -152,7 +155,7 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
 def iterate_parts(
     target: npt.NDArray[Number], where: CoordinateSet, chunk: slice
 ) -> Iterator[tuple[npt.NDArray[Number], slice]]:
-    """Yield the values of the full vector for a chunk of a buffer, part by part. Each part has its slice of the chunk.
+    """Yield each part of a chunk: its values in the full vector, and its place in the chunk as a slice.
 
     The caller may change the values in place. The change also applies to the full vector.
 
@@ -179,7 +182,7 @@ def index_of(where: CoordinateSet) -> Index | slice:
 
 
 def global_slices(where: CoordinateSet, chunk: slice) -> Iterable[tuple[Index | slice, slice]]:
-    """Return the coordinates of a chunk, part by part. Each part has its slice of the chunk."""
+    """Return each part of a chunk: its coordinates in the full vector, and its place in the chunk as a slice."""
     if isinstance(where, IndexRanges):
         return where.within(chunk)
     part = slice(0, chunk.stop - chunk.start)

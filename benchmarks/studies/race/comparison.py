@@ -1,4 +1,4 @@
-"""A comparison of Fed-Quilt with its default values and the best of the other methods, which are tuned."""
+"""A comparison of Fed-Quilt, with its default values, to the best other method, with tuned values."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ WITHIN_NOISE = "within the noise"
 
 @dataclass(frozen=True)
 class Comparison:
-    """The times to the last target of Fed-Quilt (not tuned) and of the best other method (tuned), in one setting.
+    """The times in which Fed-Quilt (not tuned) and the best other method (tuned) reach the last target of a setting.
 
     Attributes:
         setting: The setting.

@@ -30,7 +30,7 @@ def _paper_values(accuracy: float, deviation: float) -> dict[str, float]:
 
 
 def subdismo_delta(scale: Scale) -> Study:
-    """Compare SubDisMO with two variants of itself, RAM-Fed and FedAvg (Tables 1 and 2 of the SubDisMO paper).
+    """Compare SubDisMO with RAM-Fed, with FedAvg and with two variants of SubDisMO (Tables 1 and 2 of its paper).
 
     Both variants use the masks of SubDisMO and no perturbation. In the second one, the server also remembers updates.
     """
@@ -75,7 +75,7 @@ def subdismo_delta(scale: Scale) -> Study:
 
 
 def subdismo_forms(scale: Scale) -> Study:
-    """Compare masks of elements, of units and of blocks in SubDisMO, and methods of equal capacity: Table 1."""
+    """Compare three forms of SubDisMO (masks of elements, units or blocks) and methods of equal capacity: Table 1."""
     common: dict[str, Any] = {
         "model": scale.pick_value(f"{NETWORKS}:deep_residual_mlp", f"{NETWORKS}:deep_residual_mlp", "vit-small"),
         "partition": "dirichlet",

@@ -22,7 +22,7 @@ from fedraa.numbers import Positive
 @AGGREGATOR.register("norm-bound")
 @dataclass
 class NormBound(RobustAggregator):
-    """Weighted mean of the deltas. A delta with a norm above `max_norm` is first shortened to it (Sun et al. 2019)."""
+    """Weighted mean of the deltas, after longer deltas are shortened to the norm `max_norm` (Sun et al. 2019)."""
 
     max_norm: Positive = 3.0
 

@@ -86,8 +86,8 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
         size: The height and width to which all images are resized; None to keep their size.
 
     Raises:
-        InputError: A file cannot be opened, has more than 8 bits per colour, or has another size than the first image
-            although `size` is None.
+        InputError: A file cannot be opened, has more than 8 bits per colour, or, if `size` is None, has another size
+            than the first image.
     """
     mode = "L"
     pixels = None
