@@ -93,7 +93,7 @@ class Follower:
     def follow(self, resume: bool) -> bool:
         """Let the server start or resume the run. Return True if the run reached its end.
 
-        Raises the exception that ended the run, ServerFroze, ServerStuck, ClusterLost, or an error of Ray.
+        Raises ServerFroze, ServerStuck, ClusterLost, an error of Ray, or the exception that ended the run.
         """
         if self.sync is not None:
             self._await_answer(self.server.take.remote(self.sync.read()))
@@ -169,7 +169,7 @@ class Follower:
             self._stopped_at = runtime.monotonic()
 
     def _is_saving(self) -> bool:
-        """Return True if the server answers in time that it is writing a checkpoint."""
+        """Return True if the server is writing a checkpoint; False if not, or if it does not answer in time."""
         saving = self.server.is_saving.remote()
         return bool(runtime.wait([saving], timeout=IS_SAVING_TIMEOUT_SECONDS)[0]) and bool(runtime.get(saving))
 

@@ -68,7 +68,7 @@ class ShardActor(Shard):
         return [ray.put(self.cut(fragment))]
 
     def hold(self, piece: Vector) -> list[AnyRef]:
-        """Store a piece of the parameters of a task in a checkpoint, and return its reference in a list."""
+        """Store a piece of a task's parameters after a resume. Return the reference of the piece in a list."""
         return [ray.put(piece)]
 
     # Ray must not repeat this call, because the repetition would also be counted.
@@ -120,7 +120,7 @@ class Route:
 
     Attributes:
         shards: The shards.
-        places: For each shard, the positions of its piece's coordinates in the fragment.
+        places: For each shard, the indices of its coordinates within the fragment.
     """
 
     shards: tuple[Any, ...]

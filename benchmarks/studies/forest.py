@@ -1,7 +1,8 @@
 """Forest plots: one plot per paper, one row per claim of the paper.
 
-A claim states that one method is better than another, and several comparisons test it. The row of a claim shows the
-weakest comparison. It has our advantage with its 95 % interval, and the paper's advantage.
+A claim states that one method is better than another, and several comparisons test it. The row of a claim shows only
+the comparison that supports it least, called the weakest: its advantage here with a 95 % interval, and its advantage in
+the paper.
 """
 
 import math
@@ -24,7 +25,7 @@ LABEL_LETTERS = 60
 WIDEST_RATIO = 16.0
 WIDEST_DIFFERENCE = 40.0
 Row = tuple[str, Advantage]
-"""The text of a claim, and the weakest comparison that tests the claim."""
+"""The text of a claim, and the comparison that supports the claim least."""
 
 
 def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
@@ -32,7 +33,7 @@ def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
 
     Args:
         paper: The paper's name.
-        rows: The claims of the paper, each with its weakest comparison.
+        rows: The claims of the paper, each with the comparison that supports it least.
         path: The SVG file.
     """
     panels = {ratio: [row for row in rows if row[1].ratio is ratio] for ratio in (True, False)}
@@ -53,11 +54,11 @@ def draw_forest(paper: str, rows: Sequence[Row], path: Path) -> None:
 def draw_rows(axes: Axes, rows: Sequence[Row], *, ratio: bool) -> None:
     """Draw a row for each claim.
 
-    A dot shows our advantage, a line shows its 95 % interval, and a hollow diamond shows the paper's advantage.
+    A dot shows the advantage in our runs, and a line its 95 % interval. A hollow diamond shows the paper's advantage.
 
     Args:
         axes: The panel.
-        rows: The claims, each with its weakest comparison.
+        rows: The claims, each with the comparison that supports it least.
         ratio: True if the advantages are ratios, False if they are differences.
     """
     least = float(ratio)

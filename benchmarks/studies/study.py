@@ -75,11 +75,11 @@ class Study:
         metrics: The metrics in each cell.
         reference: The row with which a significance test compares every other row.
         notes: Settings that the paper does not state, and differences from the paper.
-        claims: The paper's claims without numbers.
+        claims: Claims of the paper for which it states no numbers.
         seeds: The seeds of each cell.
         along: The horizontal axis of the curves; None draws no curves.
-        fixed: One of the columns, if the columns are values of one hyperparameter; otherwise None. The page then
-            compares the rows twice: all rows in this column, and each row in its best column.
+        fixed: The name of a column, if the columns are values of one hyperparameter. The page then compares the rows
+            twice: all rows in this column, and each row in its best column. None for other columns.
     """
 
     name: str
@@ -203,13 +203,15 @@ def has_ended(experiment: Experiment) -> bool:
 def _has_begun(experiment: Experiment) -> bool:
     """Return True if the experiment's directory has a run of the experiment, finished or not.
 
-    Defaults and methods may have changed since then. The directory's name does not depend on them.
+    A run whose defaults or method differ from the present ones is a run of another experiment. The name of the
+    directory does not show this difference, so the function compares the configurations.
     """
     directory = _run_directory(experiment)
     if not (directory / CONFIG).is_file():
         return False
     changes: dict[str, Any] = {"out": directory}
-    # If these fields are None in `experiment`, the run chose their values. The configuration has these values.
+    # If the partition or the number of clients is None in `experiment`, the run chose a value, and stored it in its
+    # configuration. The stored value must not count as a difference.
     for name in ("partition", "clients"):
         if getattr(experiment, name) is None:
             changes[name] = None
@@ -224,7 +226,7 @@ def _has_begun(experiment: Experiment) -> bool:
 
 def has_same_method(method: Mapping[str, Any], experiment: Experiment) -> bool:
     """Return True if the recorded `method` of an earlier run equals the experiment's present method."""
-    # The recorded method has numbers in place of the capacities `auto`, so the methods would differ.
+    # The recorded method has numbers in place of `auto`, so a comparison would always find a difference.
     if experiment.capacities == "auto":
         return True
     return differing_part(method, resolve_method(experiment)) is None

@@ -22,7 +22,9 @@ def is_accuracy(metric: str) -> bool:
 
 
 def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
-    """Return the weak numbers by row, column and metric, each with the reason: `AT_CHANCE` or `SATURATED`.
+    """Return the numbers that cannot show a difference, by row, column and metric, with the reason for each.
+
+    A reason is `AT_CHANCE` or `SATURATED`.
 
     Args:
         means: The mean accuracies.

@@ -181,7 +181,7 @@ def _string_value(node: ast.AST) -> str | None:
 
 
 def _measure_code(root: Path) -> dict[str, float]:
-    """Return the metrics of names and dense code by their names in CODE_LIMITS."""
+    """Return the metrics that are counted in the syntax trees of the code, by their names in CODE_LIMITS."""
     counts: Counter[str] = Counter()
     for file in _python_files(root):
         source = file.read_text()

@@ -167,7 +167,7 @@ def measure_rounds(
 
 
 def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
-    """Measure Fed-RAA and plain PyTorch on the same tasks, and the workers' idle fraction.
+    """Measure the time of Fed-RAA and of plain PyTorch for the same tasks. Also measure how long workers are idle.
 
     Args:
         dataset: The data.

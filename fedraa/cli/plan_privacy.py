@@ -83,8 +83,8 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     if bound is not None:
         if terms.local or terms.per_release in (None, 1):
             return bound
-        # One released model contains at most `per_release` updates of the client. The sum of the squared numbers is
-        # largest if as few models as possible contain its updates.
+        # The result is the sum, over all released models, of the squared number of the client's updates in the model.
+        # A model contains at most `per_release` of them. The sum is largest if they are in as few models as possible.
         return min(bound, terms.per_release) * bound
     if participation is not None and needs_observations(participation):
         return None

@@ -37,7 +37,7 @@ class BatchedTrainer(Trainer):
         Args:
             traced: The traced model.
             local: The settings of local training.
-            stack: Number of tasks per stack.
+            stack: Maximum number of tasks that are trained at the same time.
             options: Other arguments of `Trainer`.
         """
         super().__init__(traced, local, **options)
@@ -131,7 +131,7 @@ class BatchedTrainer(Trainer):
         steps = max(self._count_steps(one.task, len(one.y)) for one in work)
         x = np.zeros((self._height, longest + 1, *work[0].x.shape[1:]), work[0].x.dtype)
         y = np.full((self._height, longest + 1), PADDING)
-        # The entry `longest` stands for a missing sample of a minibatch.
+        # Row `longest` of x and y is padding. A minibatch with fewer than `width` samples is filled with this row.
         orders = np.full((steps, self._height, width), longest)
         new_epochs: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for row, one in enumerate(work):

@@ -19,7 +19,7 @@ from fedraa.submodels.policies import SUBMODEL
 
 M = TypeVar("M")
 
-# The paths that each shortcut can set. It sets the first of them that the method has.
+# For each shortcut, the paths that it can set. A shortcut sets only the first path that the method has.
 SHORTCUTS: dict[str, tuple[str, ...]] = {
     "submodel": ("submodel",),
     "async_rule": ("update",),
@@ -84,7 +84,7 @@ def find_path(method: Any, name: str) -> str | None:
 def names_that_method_lacks(method: Any, values: Mapping[str, object]) -> set[str]:
     """Return the keys of `values` that name no field of the method.
 
-    Components in `values` are set first, because a component may have fields that the method did not have.
+    A component in `values`, such as another scheduler, may add fields. Keys that name its fields are not returned.
 
     Args:
         method: The method.
@@ -122,7 +122,8 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
 
     Args:
         method: The method.
-        values: The values by shortcut or by path. Components are set before their fields.
+        values: The values by shortcut, such as `lr`, or by path, such as `local.lr`. A component is set before its
+            fields.
         name: The name of the method, for errors.
 
     Raises:
@@ -220,7 +221,7 @@ def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
 
 
 def _field_of_error(error: InputError, path: str, key: str) -> str:
-    """Return the field that an error about the user's setting `key` names, such as `scheduler` or `scheduler.share`.
+    """Return the field for an error about the user's setting `key`, such as `scheduler` or `scheduler.share`.
 
     The result is `key`. If the error is about a field of the component, a dot and this field follow.
     """

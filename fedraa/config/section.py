@@ -59,7 +59,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _convert_value(cls, value: object, info: ValidationInfo) -> object:
-        """Return the value in the form of config.json, as a tuple of one value if the field holds a tuple."""
+        """Return the value in the form of config.json. If the field holds a tuple, a single value becomes a tuple."""
         if isinstance(value, np.ndarray):
             value = value.tolist()
         field = cls.model_fields[str(info.field_name)]

@@ -19,8 +19,8 @@ MAX_CLIENTS = 64
 def read_measured(samples: StoredSamples | GeneratedSamples, seed: int, name: str) -> Tree:
     """Return the inputs of all training samples. If there are many, return the inputs of random samples.
 
-    The function reads at most `MAX_SAMPLES` samples. It reads fewer if these have more than `MAX_BYTES` bytes, but at
-    least `MIN_SAMPLES` samples.
+    The function reads at most `MAX_SAMPLES` samples. If so many samples have more than `MAX_BYTES` bytes, it reads
+    fewer, but at least `MIN_SAMPLES`.
 
     Args:
         samples: The training samples. If a function generates them, it is called for at most `MAX_CLIENTS` clients.

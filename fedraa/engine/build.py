@@ -251,7 +251,7 @@ def _refuse_unless_default(options: Section, field: str, beside: str) -> None:
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
-    """Raise InputError if the options request evaluations of more than the `able` clients that have test samples."""
+    """Raise InputError if the options request evaluations of more clients than have test samples (`able`)."""
     for switch, field in (("personalised", "personalised"), ("client_evals", "client_evals_of")):
         if getattr(options, switch) is None:
             continue

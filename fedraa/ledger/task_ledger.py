@@ -98,7 +98,7 @@ class TaskLedger(Stateful):
     def _send_task(
         self, client: int, fragment: int, *, version: int, step: int, resent: bool, feasible: Ints
     ) -> Dispatch:
-        """Give the client's next task a number, and add it to the tasks in flight.
+        """Create the client's next task with a new number, and add this task to the tasks in flight.
 
         Args:
             client: The client.
@@ -135,7 +135,7 @@ class TaskLedger(Stateful):
     def _fail_task(self, task: int) -> tuple[Dispatch, str]:
         """Remove a failed task from the tasks in flight.
 
-        Return the task's dispatch and the result of `BadClients.count_failure`.
+        Return the task's dispatch, and what happens to the client: RETRY, QUARANTINED or STOP.
         """
         dispatch = self.in_flight.pop(task)
         self.stats.sent[self.index(dispatch.fragment)] -= 1

@@ -99,8 +99,8 @@ class FedNovaRule(Buffered):
         size: Number of updates in the buffer.
         staleness: The factor s, by which the weight of a delta decreases with staleness.
         server_lr: Length of the step along the normalised mean.
-        reference_steps: Number of local steps to which every delta is scaled. None takes the mean steps of the updates
-            in the buffer, so that a buffer of one update is not scaled.
+        reference_steps: Number of local steps to which every delta is scaled. With None, it is the mean number of
+            steps of the updates in the buffer, so a buffer of one update is not scaled.
     """
 
     size: Count = 10

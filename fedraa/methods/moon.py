@@ -91,8 +91,8 @@ class ModelContrast(LocalAlgorithm):
 
     @property
     def passes(self) -> float:
-        # Each minibatch needs two more forward passes: of the global model, and of the client's last model. A forward
-        # pass costs a third of a training pass.
+        # Each minibatch also goes forward through two other models: the global model and the client's last model. A
+        # forward pass costs a third of a training pass.
         return 2 / 3
 
     def check_model(self, module: nn.Module) -> None:

@@ -130,11 +130,11 @@ def _build_image_model(name: str, sample: torch.Tensor, classes: int) -> nn.Modu
 
 
 def _build_custom(name: str, source: object, classes: int) -> nn.Module:
-    """Return the model of a function, a class or an import path.
+    """Return the model that the user's function or class makes.
 
     Args:
         name: The name of the model for errors.
-        source: The function, the class or the path.
+        source: The function or class, or its import path.
         classes: The number of outputs.
     """
     make = source

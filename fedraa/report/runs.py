@@ -89,7 +89,7 @@ class Run:
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """The rows of `TaskTimeline.tasks`. Unfinished tasks end at the end of the run."""
+        """One row per task. For an unfinished task, the column `end` has the time at which the run ended."""
         tasks = self.timeline.tasks()
         return tasks.fillna({"end": self.end})
 
@@ -151,7 +151,7 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
         if run.seed in seeds:
             raise InputError(
                 "runs",
-                f"{run.directory} and {seeds[run.seed].directory} are one experiment with the same seed, {run.seed}",
+                f"{run.directory} and {seeds[run.seed].directory} have the same settings and the same seed, {run.seed}",
                 hint="give only one of them",
             )
         seeds[run.seed] = run

@@ -41,8 +41,8 @@ FACTORS: dict[str, tuple[tuple[float, float, float], ...]] = {
 class FixedLengthStep(ServerOptimizer):
     """theta += server_lr * lmo(m), m <- beta m + (1 - beta) delta.
 
-    lmo is the linear minimization oracle of a norm, which a subclass defines. Its argument is 0
-    outside of `moved`, and the momentum does not change there.
+    lmo is the linear minimization oracle of a norm, which a subclass defines. On a coordinate that no client trained,
+    the argument of lmo is 0, and the momentum does not change.
 
     Attributes:
         server_lr: Length of the step, in units of the weights.
@@ -83,7 +83,10 @@ class FixedLengthStep(ServerOptimizer):
 
     @abstractmethod
     def _minimize(self, direction: Vector, moved: Mask) -> None:
-        """Replace the direction [d] by lmo(direction), in place. The direction is 0 outside the mask `moved` [d]."""
+        """Replace the direction [d] by lmo(direction), in place.
+
+        The direction is 0 on all coordinates that no client trained, which are False in `moved` [d].
+        """
 
 
 @SERVER_OPTIMIZER.register("normalized-momentum")

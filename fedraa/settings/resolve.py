@@ -137,7 +137,7 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
 
 
 def _task_length(options: LocalOptions) -> dict[str, Any]:
-    """Return the fields of local training that set a task's length, if an option sets it."""
+    """Return the fields `epochs` and `steps` of local training. The result is empty if no option sets the length."""
     if options.local_steps is not None:
         return {"epochs": LocalTraining.epochs, "steps": options.local_steps}
     if options.local_epochs is not None:
@@ -179,9 +179,10 @@ def values_set(experiment: Experiment, method: Method) -> dict[str, Any]:
 
 
 def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the values. If the capacities are the text "auto", replace it with the placeholder `AUTO`.
+    """Return the values, with the placeholder `AUTO` in place of capacities that are the text "auto".
 
-    With `auto`, clients keep their capacities in all rounds, so the default of `REDRAW` becomes False.
+    With automatic capacities, a client has the same capacity in all rounds. The default of the setting `REDRAW`, which
+    draws new capacities in each round, therefore becomes False.
     """
     auto = {name: AUTO for name in ("capacities", CAPACITIES) if values.get(name) == "auto"}
     if not auto:
@@ -190,9 +191,10 @@ def _with_auto_capacities(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...] | None:
-    """Return the size ratios for a number of fragments.
+    """Return the size ratios of the fragments, such as (0.1, 0.2, 0.3, 0.4); None if no option sets them.
 
-    The ratios are equal if the method's default ratios are equal. Otherwise they are an entry of `FRAGMENT_RATIOS`.
+    If the user gives only the number of fragments, the ratios depend on the method's default ratios. If those are
+    equal, the result has equal ratios. Otherwise it is an entry of `FRAGMENT_RATIOS`.
     """
     if options.ratios is not None or options.fragments is None:
         return options.ratios

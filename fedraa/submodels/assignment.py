@@ -76,7 +76,7 @@ class Assignment:
         return index[kept]
 
     def trained(self, buffer: Vector) -> Vector:
-        """Return the values of the trained parameters from a submodel's vector [k], in the order of `where`."""
+        """Return the entries of a submodel's vector [k] that belong to trained parameters. Their order is kept."""
         if self.mask is None:
             return buffer
         return buffer[self.mask]

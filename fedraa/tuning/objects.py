@@ -24,7 +24,7 @@ class TrialObjects:
         return {name: value for name, value in vars(self).items() if value is not None}
 
     def digest_objects(self, spec: RunSpec) -> dict[str, str]:
-        """Return a digest of the model's parameters if the user passed a model object, and likewise of the data."""
+        """Return digests of the objects that the user passed: of a model's parameters, and of a dataset's samples."""
         data = spec.data.dataset
         arrays = {
             "model": [spec.params],

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.errors import InputError
 
-# Only the ROLES roles with the most text are used.
+# A role is a character of a play. Only the ROLES roles with the most text are used.
 ROLES = 10
 # The number of characters in a sample.
 LENGTH = 32
-# The first 1 / TESTED of a role's samples are test samples.
+# Of each role's samples, the first 1 / TESTED are test samples.
 TESTED = 10
 WIDTH, UNITS, SEEN = 16, 256, 8
 Tokens = npt.NDArray[np.int64]
@@ -74,7 +74,7 @@ def _load_samples(data_dir: Path | None) -> tuple[Samples, Samples, int]:
     """Return training and test samples by role, and the number of different characters."""
     path = (data_dir or Path()) / "shakespeare" / "input.txt"
     if not path.is_file():
-        raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each a line ROLE: and its text")
+        raise InputError("data_dir", f"shakespeare needs {path}", expected="speeches, each after a line ROLE:")
     texts: dict[str, str] = defaultdict(str)
     for speech in path.read_text().split("\n\n"):
         role, _, words = speech.partition(":\n")

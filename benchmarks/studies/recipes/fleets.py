@@ -61,7 +61,7 @@ def on_equal_terms(experiment: Experiment) -> Experiment:
 
 
 def equal_budget(scale: Scale) -> Study:
-    """Compare all methods at equal time, by accuracy, by peak memory, and by the cost of reaching a target."""
+    """Run all methods for the same time. Compare accuracy, peak memory, and the cost of reaching a target."""
     cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in _methods_of_mlp()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(

@@ -62,7 +62,7 @@ def read_folder(path: str, size: int | None = None) -> FederatedDataset:
     for split, paths in images.items():
         unknown = [path for path in paths if path.parent.name not in number]
         if unknown:
-            problem = f"{root / 'train'} has no image of its class {unknown[0].parent.name!r}"
+            problem = f"its class {unknown[0].parent.name!r} has no image in {root / 'train'}"
             raise InputError(str(unknown[0]), problem, hint="add training images of this class, or remove its images")
         labels = np.array([number[path.parent.name] for path in paths], np.int64)
         rows[split] = ImageRows(tuple(paths), labels, form)
@@ -89,7 +89,7 @@ def read_csv(
 
     Args:
         path: The file, with the delimiter `,`, `;`, tab or `|`. It may be compressed (`.gz`, `.bz2`, `.xz`).
-        target: The column to predict. None means the column label, target, y or class.
+        target: The column to predict. None means the column `label`, `target`, `y` or `class`.
         client: The column with the client of each row. None means the column `client`, if it exists.
         test: A file with the test rows. None uses a fifth of the rows, which are the same in every run.
         classes: True if the target is a class, False if it is a number.
@@ -239,10 +239,10 @@ def _read_column(path: str, table: Any, column: str) -> list[Any]:
 
 
 def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
-    """Return the depth of all image paths: 3 for SPLIT/CLASS, 4 for SPLIT/CLIENT/CLASS.
+    """Return the number of names in an image's path: 3 for SPLIT/CLASS/IMAGE, 4 for SPLIT/CLIENT/CLASS/IMAGE.
 
     Raises:
-        InputError: A path has another depth, or two paths have different depths.
+        InputError: A path has another number of names, or two paths have different numbers.
     """
     form = "all images in SPLIT/CLASS, or all in SPLIT/CLIENT/CLASS, with the splits train and test"
     first = paths[0].relative_to(root).parent

@@ -170,7 +170,10 @@ class _Shapes(pickle.Pickler):
 
 
 def _entry_name(module: nn.Module, example: Tree) -> str | None:
-    """Return the name of a module's cache file without `.json`, or None if the module or a rule cannot be digested."""
+    """Return the name of a module's cache file without `.json`.
+
+    The result is None if no digest of the module, or of a custom rule for tracing, can be computed.
+    """
     custom_rules = described_rules()
     if custom_rules is None:
         return None
@@ -302,7 +305,7 @@ def _read_entry(path: Path, module: nn.Module) -> Traced | None:
 
 
 def _parse_place(item: Any) -> Any:
-    """Return a place in the code and the Resize of the calls at this place, converted from a list of JSON values."""
+    """Convert an entry of the JSON file into a place in the code and the sizes (Resize) in the calls at this place."""
     steps, (dim, outs, numbers, mixed) = item
     place = tuple((str(name), at) for name, at in steps)
     known = tuple(SizeFormula(fixed, tuple(map(tuple, times))) for fixed, times in numbers)
