@@ -202,7 +202,7 @@ class Rules:
 
     @cached_property
     def _extra_buffers(self) -> ExtraBuffers:
-        """The numbers of buffers that every task carries besides the model, such as control variates."""
+        """The number of buffers, such as control variates, that a task carries in each direction besides the model."""
         kind = self.method["update"].get("auxiliary", {}).get("kind", "RoundState")
         extra: ExtraBuffers = component_classes()[kind].extra_buffers
         return extra
@@ -235,7 +235,10 @@ class Rules:
         )
 
     def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if the field `value` of `choice`, such as `scheduler` of `schedule`, is a custom component."""
+        """Return True if the field `value` in the part `choice` of the method is a custom component.
+
+        An example is the field `scheduler` in the part `schedule`.
+        """
         return is_foreign(self.method[choice].get(value))
 
     @property
@@ -259,7 +262,7 @@ class Rules:
         return planner
 
     def async_ledger(self) -> AsyncLedger:
-        """Return the ledger of an asynchronous server in its initial state."""
+        """Return a ledger in its initial state, for an asynchronous server."""
         ledger = AsyncLedger(
             clients=self.clients,
             seed=self.experiment.seed,
@@ -288,7 +291,7 @@ class Rules:
         return ASYNC_RULE.resolve(update)
 
     def round_ledger(self) -> RoundLedger:
-        """Return the ledger of a server in rounds in its initial state."""
+        """Return a ledger in its initial state, for a server that works in rounds."""
         samples = None
         if self.method["update"].get("weights") == "samples":
             samples = self.resolved.samples

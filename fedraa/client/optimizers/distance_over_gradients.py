@@ -95,7 +95,10 @@ class DoG(LocalOptimizer):
 @LOCAL_OPTIMIZER.register("ldog")
 @dataclass(frozen=True)
 class LDoG(DoG):
-    """LDoG (Ivgi, Hinder, Carmon 2023): DoG with a separate r and sum for each tensor of the model."""
+    """LDoG (Ivgi, Hinder, Carmon 2023): DoG with a separate r and a separate G for each tensor of the model.
+
+    The docstring of this module defines r and G.
+    """
 
     per_tensor: ClassVar[bool] = True
 
