@@ -59,7 +59,7 @@ class PersonalModels(Protocol):
     """The source of the personal models of an evaluation."""
 
     def model(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector | None:
-        """Return a client's personal model [d], or None if it has only the global model.
+        """Return a client's personal model [d], or None if the client has only the global model.
 
         Args:
             params: The global model [d].

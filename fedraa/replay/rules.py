@@ -115,7 +115,7 @@ class Rules:
 
     @property
     def concurrency(self) -> int | None:
-        """The maximum number of clients of an asynchronous method that train at the same time; None for all."""
+        """In an asynchronous method, the maximum number of clients that train at the same time; None for all."""
         limit: int | None = self.method["schedule"].get("concurrency")
         return limit
 
@@ -243,7 +243,7 @@ class Rules:
 
     @property
     def custom_components(self) -> list[str]:
-        """The names of the method's custom components. Their decisions are not checked."""
+        """The names of the method's custom components. A replay does not check their decisions."""
         names = []
         for choice in self.method.values():
             for described in (choice, *choice.values()):
@@ -317,9 +317,9 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return the participation correction of each client, a factor of the weights of its updates.
+        """Return the participation correction of each client, by which the weights of its updates are multiplied.
 
-        Clients that report more often have smaller factors. The factors depend on the samples and the current costs.
+        Clients that report more often have smaller corrections. They depend on the samples and the current costs.
         """
         samples = np.array(self.resolved.samples, np.int64)
         power = self.method["update"].get("participation_correction", 0.0)
@@ -328,7 +328,7 @@ class Rules:
         return factors
 
     def _round_selector(self) -> ClientSelector:
-        """Return the selector of the rounds' clients. If it is custom, return one that repeats the logged choices."""
+        """Return the selector of clients for rounds. A custom selector is replaced by one that repeats the log."""
         policy = self.method["submodel"]
         single_client_rounds = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:

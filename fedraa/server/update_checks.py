@@ -132,7 +132,7 @@ def check_update(update: Update, task: Task | None, *, max_norm: float | None = 
 
 
 def outgrown_values(update: Update, task: Task) -> str | None:
-    """Return why an update is refused if its finite values are too large for any training, otherwise None.
+    """Return why an update is refused if its values are finite but too large, otherwise None.
 
     Without this check, the next clients would receive damaged weights and fail, and the failures would count against
     these clients.

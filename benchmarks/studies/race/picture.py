@@ -162,7 +162,7 @@ def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: 
 
 
 def _draw_mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, filled: bool) -> None:
-    """Draw a mark at the mean time. A filled mark has an interval and the number as text."""
+    """Draw a mark at the mean time. A filled mark also has an interval, and the mean as text."""
     # Grey curves are light. A mark in the same grey would be hard to see, so grey marks are darker.
     edge = {GREY: "0.5"}.get(colour, colour)
     face = "white"

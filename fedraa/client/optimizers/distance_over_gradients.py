@@ -84,11 +84,11 @@ class DoG(LocalOptimizer):
             tensor.sub_(change.mul_(length))
 
     def _term(self, radius: Tensor, norm: Tensor) -> Tensor:
-        """Return what a step adds to the sum of squared gradient norms. DoWG weights it by the squared radius."""
+        """Return the value that a step adds to the sum: ||g||^2 for DoG, r^2 * ||g||^2 for DoWG."""
         return norm.square()
 
     def _step(self, radius: Tensor) -> Tensor:
-        """Return the numerator of the learning rate: the radius for DoG, its square for DoWG."""
+        """Return the numerator of the learning rate: r for DoG, r^2 for DoWG."""
         return radius
 
 
