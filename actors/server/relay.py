@@ -45,8 +45,8 @@ class Relay:
         self._audience = audience
         self._changed = runtime.Condition()
         self._queue: deque[Event] = deque()
-        # The number of events since the start that were put into the queue, that the user's process took, and that the
-        # callbacks answered.
+        # Three numbers of events since the start: events that were put into the queue, events that the user's process
+        # has taken, and events that the callbacks have answered.
         self._put = self._taken = self._answered = 0
         self._asking: str | None = None
         # The number and the result of the last call of `take_events`. The lock `_taking` allows one call at a time.

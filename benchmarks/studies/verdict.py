@@ -94,11 +94,11 @@ class Advantage:
 
     @property
     def decides(self) -> bool:
-        """True if the interval excludes equality."""
+        """True if the interval does not contain 0, or 1 for a ratio."""
         return self.holds or self.reversed
 
     def is_coarse(self, *, percent: bool) -> bool:
-        """Return True if the interval includes equality and is too wide to decide a claim.
+        """Return True if the interval contains 0 (1 for a ratio) and is too wide to decide a claim.
 
         It is too wide if its width exceeds half of the paper's advantage. If the paper has no numbers, the advantage is
         assumed: `RESOLVED_POINTS` for percentages, `RESOLVED_RATIO` for ratios, and 0 for other units.
@@ -225,9 +225,10 @@ def _paired_test(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], *, rati
 
 
 def _student(middle: float, error: float, freedom: float) -> tuple[float, float, float]:
-    """Return an estimate, half of the width of its interval, and the p-value of the hypothesis that it is 0.
+    """Return an estimate, half of the width of its confidence interval, and its p-value.
 
-    If the standard error is 0, the p-value is 0, or NaN if the estimate is also 0.
+    The null hypothesis is that the true value is 0. If the standard error is 0, the p-value is 0, or NaN if the
+    estimate is also 0.
 
     Args:
         middle: The estimate.
@@ -286,8 +287,8 @@ def exclude_weak(comparisons: Sequence[Advantage]) -> list[Advantage]:
     """Return the comparisons that can confirm or contradict a claim.
 
     Weak comparisons are omitted, because their numbers can hardly differ (see `Advantage.weak`). There is one
-    exception: if the interval of a weak comparison excludes equality, all weak comparisons of the same column stay. To
-    keep only the significant ones would select comparisons by their results.
+    exception: if the interval of a weak comparison does not contain 0 (1 for a ratio), all weak comparisons of the same
+    column stay. If only this comparison stayed, the result would decide which comparisons count.
     """
     differing = {comparison.where for comparison in comparisons if comparison.weak and comparison.decides}
     return [comparison for comparison in comparisons if not comparison.weak or comparison.where in differing]
@@ -297,7 +298,8 @@ def decide_verdict(comparisons: Sequence[Advantage]) -> str:
     """Return the verdict on a claim from all comparisons that test the claim.
 
     Weak comparisons are omitted, because their numbers can hardly differ (see `exclude_weak`). If all comparisons are
-    weak, the verdict gives the reason. A comparison with too few seeds does not confirm the claim.
+    weak, the verdict says why, such as "cannot tell (saturated)". A comparison with too few seeds does not
+    confirm the claim.
     """
     if not comparisons:
         return NOT_RUN
@@ -330,8 +332,8 @@ def p_of_claim(comparisons: Sequence[Advantage]) -> float | None:
 def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Return the p-values of several claims after Holm's correction. None stays None.
 
-    The k-th smallest of m values (k from 0) is multiplied by m - k, up to 1. A result below that of a smaller value is
-    raised to the result of the smaller value.
+    The k-th smallest of m values (k from 0) is multiplied by m - k. Products above 1 become 1. If a product is smaller
+    than the result of a smaller p-value, that result replaces it.
     """
     known = {number: p for number, p in enumerate(p_values) if p is not None}
     order = sorted(known, key=known.__getitem__)

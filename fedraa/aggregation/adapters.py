@@ -63,7 +63,7 @@ class Pair:
         return b.reshape(-1, self.rank), a.reshape(self.rank, -1)
 
     def change(self, params: Vector) -> Matrix:
-        """Return scale * B A in the order of the layer's flattened weight."""
+        """Return scale * B A, flattened in the same order as the layer's weight."""
         b, a = self.read_factors(params)
         product = b @ a
         if self.table:

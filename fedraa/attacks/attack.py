@@ -1,8 +1,8 @@
 """The base class of attacks, and the choice of the clients that are attackers.
 
-An attack can change an attacker's training data (`poison`), the delta that it sends (`forge`), and the deltas of all
-attackers after they have seen those of other clients (`collude`). Workers call `poison` and `forge`, the server calls
-`collude`.
+An attack can change an attacker's training data (`poison`) and the delta that the attacker sends (`forge`). It can also
+replace the deltas of all attackers by values computed from the deltas that the attackers see (`collude`). Workers call
+`poison` and `forge`. The server calls `collude`.
 """
 
 from dataclasses import dataclass

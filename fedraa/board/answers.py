@@ -74,7 +74,7 @@ def _requested_runs(board: Board, query: Query) -> list[WatchedRun]:
 
 
 def _query_range(query: Query) -> tuple[float, float]:
-    """Return the requested range of the horizontal axis, infinite without limits."""
+    """Return the requested start and end of the horizontal axis. A missing limit is infinite."""
     return float(_query_value(query, "from", str(-inf))), float(_query_value(query, "to", str(inf)))
 
 

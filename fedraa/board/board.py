@@ -54,7 +54,7 @@ class Board:
         return sum(log.offset for log in logs), sum(log.size for log in logs)
 
     def look(self) -> None:
-        """Search for new runs if a search is due, then check the small files of each run."""
+        """Search for new runs if a search is due. Then read the changes in each run's files, except its log."""
         if monotonic() >= self._next_search:
             self._search_runs()
         for run in list(self.runs.values()):

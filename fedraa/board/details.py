@@ -14,7 +14,7 @@ from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
 COLUMNS = 60
 # A plot has at most this number of points. If there are more rounds, a point shows a group of rounds.
 ROUNDS = 300
-# The number of the newest failures that are shown.
+# If there are more failures than this number, only the newest are shown.
 SHOWN = 50
 
 Whole = npt.NDArray[np.int64]

@@ -147,7 +147,7 @@ class Line:
 
 
 def completed_fraction(progress: Progress) -> float:
-    """Return the larger of the completed fractions of steps and of time, from 0 to 1."""
+    """Return the completed fraction of the steps or of the time (0 to 1), whichever is larger."""
     limits = progress.limits
     shares = [0.0]
     if limits.steps:

@@ -93,7 +93,7 @@ def _experiment_flags() -> tuple[Flag, ...]:
 
 
 def section_heading(section: type[Section]) -> str:
-    """Return the heading of a section of options in `--help`, the docstring of its class."""
+    """Return the heading of a section of options in `--help`: the docstring of the section's class."""
     return (section.__doc__ or "").rstrip(".")
 
 

@@ -16,7 +16,7 @@ HELP_ALL = "--help-all"
 HELP_FLAGS = frozenset(["-h", "--help", HELP_ALL])
 # If an option has more characters than this, its help text is on the next line.
 NARROW = 23
-# The most used options of an experiment by heading. Only `--help-all` shows the other options.
+# Under each heading, the most used options of an experiment. Only `--help-all` shows the other options.
 EVERYDAY = {
     "Method": ("--method", "--scheduler", "--fragments", "--participation"),
     "Model and data": ("--model", "--dataset", "--data-dir"),

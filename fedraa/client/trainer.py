@@ -255,7 +255,7 @@ class Trainer:
         Args:
             work: The task and its data.
             stream: The name of a random order of the samples.
-            epochs: Number of passes over the data; None for the number of local steps of the task.
+            epochs: Number of passes over the data; None to take the task's number of local steps.
         """
         augment = self._transforms.make_augmentation(work.task.client, work.task.turn)
         for inputs, labels in self._iter_samples(work, stream, epochs):

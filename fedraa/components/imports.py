@@ -39,7 +39,7 @@ def import_object(where: str, path: str) -> Any:
     """Return the object at the import path `package.module:Name`.
 
     Args:
-        where: The field that errors name.
+        where: The name of the field in error messages.
         path: The import path.
 
     Raises:
@@ -66,9 +66,10 @@ def import_user_module(where: str, module: str, path: str = "") -> ModuleType:
     """Return a user's module.
 
     Args:
-        where: The field that errors name.
+        where: The name of the field in error messages.
         module: The name of the module.
-        path: The import path that errors quote, such as `package.module:NAME`; empty to quote `module`.
+        path: The import path in error messages, such as `package.module:NAME`. If it is empty, error messages have
+            `module` instead.
 
     Raises:
         InputError: The module cannot be imported.

@@ -151,5 +151,8 @@ class Fleet:
     def fits_memory(
         self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)
     ) -> npt.NDArray[np.bool_]:
-        """Return True if the training state of a task fits in the device's memory. Arrays broadcast as in `cost`."""
+        """Return True for each client if the training state of a task fits in the memory of the client's device.
+
+        `cost` documents the arguments.
+        """
         return np.asarray(load.memory <= self.memory[clients] * (1 + 1e-9))

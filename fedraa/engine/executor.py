@@ -114,9 +114,10 @@ class _Dropped(BaseException):
 
 
 class LocalExecutor:
-    """An executor in this process. It trains a task when the loop waits for the task, or up to `stack` tasks at once.
+    """An executor in this process.
 
-    On the virtual clock, the executor also trains short tasks before the loop waits for them.
+    When the loop waits for a task, the executor trains this task, together with at most `stack` - 1 other tasks of the
+    same submodel shape. On the virtual clock, the executor also trains short tasks before the loop waits for them.
     """
 
     workers = 1
@@ -130,8 +131,8 @@ class LocalExecutor:
         # A heap of the tasks that may be trained before the loop waits for them: their due times and their numbers.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
-        # The numbers of tasks that failed when they were trained together. Each is trained again, without the others,
-        # to find the task that fails.
+        # The ids of tasks that were trained together when one of them failed. Each of them is trained again, without
+        # the others, to find the task that fails.
         self._alone: set[int] = set()
         self._training = False
 

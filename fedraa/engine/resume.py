@@ -156,7 +156,7 @@ def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[st
 
     Args:
         directory: The run directory, for errors.
-        config: Its configuration.
+        config: The content of the run's config.json.
         passed: The objects and fields that are passed again.
     """
     needed = {name: f"a {name} given as an object" for name in config.get("given", ())}
@@ -200,7 +200,7 @@ def _importing_only_passed(
 
     Args:
         directory: The run directory, for errors.
-        written: The fields in its configuration.
+        written: The fields of the experiment in the run's config.json.
         passed: The objects and fields that are passed again.
 
     Raises:
@@ -255,11 +255,11 @@ def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str])
 
 
 def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:
-    """Raise InputError if a resolved value in config.json differs from the run's.
+    """Raise InputError if a resolved value in config.json differs from the value in `spec`.
 
     Args:
         directory: The run directory, for errors.
-        was: The resolved values in its configuration.
+        was: The resolved values in the run's config.json.
         spec: The run as it would continue.
         longer: True if the limits may differ.
     """

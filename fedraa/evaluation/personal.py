@@ -59,7 +59,7 @@ class PersonalModels(Protocol):
     """The source of the personal models of an evaluation."""
 
     def model(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector | None:
-        """Return a client's personal model [d], or None if it has only the global model.
+        """Return a client's personal model [d], or None if the client has only the global model.
 
         Args:
             params: The global model [d].
@@ -116,7 +116,7 @@ class FineTuning:
         self._trainer = Trainer(traced, self._local, resident_bytes=0, **options)
 
     def model(self, params: Vector, kept: State, client: int, x: Tree, y: npt.NDArray[Any]) -> Vector | None:
-        """Return the parameters [d] after the client's training, or None if it has too few samples."""
+        """Return the parameters [d] after the client's training, or None if the client has too few samples."""
         if len(y) < self._local.min_batch:
             return None
         auto = self._local.auto

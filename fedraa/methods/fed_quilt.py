@@ -41,7 +41,7 @@ from fedraa.vectors.index_ranges import global_slices
 
 # Number of updates of a fragment that the running mean of squared deltas covers.
 SQUARES_WINDOW = 100
-# Lower limit of the mean square. Deltas are divided by a power of it.
+# Lower limit of the running mean of squared deltas. Deltas are divided by a power of this mean.
 MIN_SQUARE = np.float32(1e-30)
 
 

@@ -98,8 +98,8 @@ def vit_small(channels: int, height: int, width: int, classes: int) -> VisionTra
     """Return a vision transformer with 4 blocks of width 64, MLP 128 and 8 heads.
 
     The blocks have 133,120 parameters, as in SubDisMO's Table 7. The table's 2.63 MFLOPs per sample correspond to 16
-    patches.
-    The paper does not explain its 7,680 additional parameters outside of the blocks.
+    patches. Outside of the blocks, the paper's model has 7,680 parameters more than the usual embedding and head. The
+    paper does not explain them.
     """
     return VisionTransformer((channels, height, width), classes, depth=4, width=64, mlp_width=128, heads=8)
 

@@ -115,7 +115,7 @@ class Rules:
 
     @property
     def concurrency(self) -> int | None:
-        """The maximum number of clients of an asynchronous method that train at the same time; None for all."""
+        """In an asynchronous method, the maximum number of clients that train at the same time; None for all."""
         limit: int | None = self.method["schedule"].get("concurrency")
         return limit
 
@@ -202,7 +202,7 @@ class Rules:
 
     @cached_property
     def _extra_buffers(self) -> ExtraBuffers:
-        """The numbers of buffers that every task carries besides the model, such as control variates."""
+        """The number of buffers, such as control variates, that a task carries in each direction besides the model."""
         kind = self.method["update"].get("auxiliary", {}).get("kind", "RoundState")
         extra: ExtraBuffers = component_classes()[kind].extra_buffers
         return extra
@@ -235,12 +235,15 @@ class Rules:
         )
 
     def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if the field `value` of `choice`, such as `scheduler` of `schedule`, is a custom component."""
+        """Return True if the field `value` in the part `choice` of the method is a custom component.
+
+        An example is the field `scheduler` in the part `schedule`.
+        """
         return is_foreign(self.method[choice].get(value))
 
     @property
     def custom_components(self) -> list[str]:
-        """The names of the method's custom components. Their decisions are not checked."""
+        """The names of the method's custom components. A replay does not check their decisions."""
         names = []
         for choice in self.method.values():
             for described in (choice, *choice.values()):
@@ -259,7 +262,7 @@ class Rules:
         return planner
 
     def async_ledger(self) -> AsyncLedger:
-        """Return the ledger of an asynchronous server in its initial state."""
+        """Return a ledger in its initial state, for an asynchronous server."""
         ledger = AsyncLedger(
             clients=self.clients,
             seed=self.experiment.seed,
@@ -288,7 +291,7 @@ class Rules:
         return ASYNC_RULE.resolve(update)
 
     def round_ledger(self) -> RoundLedger:
-        """Return the ledger of a server in rounds in its initial state."""
+        """Return a ledger in its initial state, for a server that works in rounds."""
         samples = None
         if self.method["update"].get("weights") == "samples":
             samples = self.resolved.samples
@@ -314,9 +317,9 @@ class Rules:
         return step
 
     def balances(self) -> list[float]:
-        """Return the participation correction of each client, a factor of the weights of its updates.
+        """Return the participation correction of each client, by which the weights of its updates are multiplied.
 
-        Clients that report more often have smaller factors. The factors depend on the samples and the current costs.
+        Clients that report more often have smaller corrections. They depend on the samples and the current costs.
         """
         samples = np.array(self.resolved.samples, np.int64)
         power = self.method["update"].get("participation_correction", 0.0)
@@ -325,7 +328,7 @@ class Rules:
         return factors
 
     def _round_selector(self) -> ClientSelector:
-        """Return the selector of the rounds' clients. If it is custom, return one that repeats the logged choices."""
+        """Return the selector of clients for rounds. A custom selector is replaced by one that repeats the log."""
         policy = self.method["submodel"]
         single_client_rounds = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:

@@ -77,9 +77,9 @@ def _describe_time(run: Run) -> str:
 
 
 def forecast_run(run: Run) -> Forecast | None:
-    """Return a dry run of the run, a simulation with the same costs and without training.
+    """Return a dry run: a simulation of the run with the same costs and without training.
 
-    Returns None if the costs do not determine the run: with rounds, sampled submodels or custom components.
+    Return None if the costs do not determine the run, because it has rounds, sampled submodels or custom components.
     """
     steps = int(run.summary["steps"])
     schedule = run.config["method"]["schedule"]

@@ -46,7 +46,7 @@ FORMAT_KEY = "format"
 
 
 def save_checkpoint(directory: Path, step: int, state: State) -> None:
-    """Write the state to `directory`/STEP.ckpt. Delete all files except the `CHECKPOINTS_KEPT` newest ones."""
+    """Write the state to `directory`/STEP.ckpt. Delete all checkpoints except the newest `CHECKPOINTS_KEPT`."""
     _store_checkpoint(directory, step, *_encode_state({FORMAT_KEY: FORMAT} | state))
 
 

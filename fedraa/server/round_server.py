@@ -103,7 +103,7 @@ class RoundServer(Stateful):
         self.task_table = task_table
         self._run = run
         self._fragments: list[Assignment] = []
-        # A method with a scheduler has no sampler of its own. This one does nothing at the end of a round.
+        # A method with a scheduler has no sampler. It keeps this default sampler, which does nothing when a round ends.
         self._sampler = SubmodelSampler()
         if isinstance(components.submodels, SubmodelSampler):
             self._sampler = components.submodels

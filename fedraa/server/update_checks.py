@@ -68,7 +68,10 @@ class Bounds(Stateful):
         return wrong
 
     def _unusual_norm(self, update: Update, task: Task) -> str | None:
-        """Return why the update is refused if its norm exceeds the bound of `auto`. Otherwise record the norm."""
+        """Return why the update is refused, or None if its norm is within the bound of `auto`.
+
+        The norm of an accepted update is recorded.
+        """
         seen = self._seen.setdefault(task.fragment, [])
         norm, sent = update_norms(update, task)
         usual = 0.0
@@ -129,7 +132,7 @@ def check_update(update: Update, task: Task | None, *, max_norm: float | None = 
 
 
 def outgrown_values(update: Update, task: Task) -> str | None:
-    """Return why an update is refused if its finite values are too large for any training, otherwise None.
+    """Return why an update is refused if its values are finite but too large, otherwise None.
 
     Without this check, the next clients would receive damaged weights and fail, and the failures would count against
     these clients.
@@ -138,8 +141,8 @@ def outgrown_values(update: Update, task: Task) -> str | None:
     if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):
         return f"params hold values up to {receipt.largest:.4g}, the received weights only up to {receipt.sent:.4g}"
     for name, buffer in update.extras.items():
-        # A buffer that its client keeps is not checked. Squared gradients in it can be this large without an error, and
-        # no other client receives the buffer.
+        # A buffer that its client keeps is not checked. Squared gradients in it can exceed LARGEST without an error,
+        # and no other client receives the buffer.
         if name.startswith(KEPT_PREFIX):
             continue
         largest = find_largest(buffer)
@@ -164,7 +167,7 @@ def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> 
         where: The setting of the component.
         part: The component. The message contains its name.
         params: The model [d].
-        when: The end of the message.
+        when: Text at the end of the message, such as " with the update of client 3".
     """
     if at_most(params, LARGEST):
         return
@@ -174,7 +177,7 @@ def refuse_unsound(where: str, part: object, params: Vector, when: str = "") -> 
 
 
 def update_norms(update: Update, task: Task) -> tuple[float, float]:
-    """Return the norms of the delta and of the weights that the client received."""
+    """Return two norms: the norm of the delta, and the norm of the weights that the client received."""
     receipt = update.receipt or receipt_of(task.params, update.params, norms=True)
     return receipt.squared**0.5, receipt.squared_sent**0.5
 
@@ -193,7 +196,7 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
         return Receipt(push, wrong, 0, 0.0)
     assert isinstance(new, np.ndarray)
     if not norms and at_most(new, MAX_GROWTH):
-        # Whatever weights the client received, trained values up to MAX_GROWTH are allowed.
+        # Trained values up to MAX_GROWTH are always allowed, so the received weights need no check.
         return Receipt(push, None, 0, 0.0)
     largest = find_largest(new)
     bad = count_not_finite(new, largest)

@@ -62,7 +62,10 @@ def make_images(channels: int) -> Dataset:
 
 @cache
 def make_number_targets(outputs: int) -> Dataset:
-    """Return samples with `outputs` real numbers as targets. One of the targets is 0."""
+    """Return samples with one real number as the target. The target of the first test sample is 0.
+
+    A built-in model for these samples has `outputs` outputs.
+    """
     x = make_vectors()
     both = np.concatenate([x.x_train, x.x_test])
     y = (both[:, 0] - 2 * both[:, 1] + 0.1).astype(np.float32)

@@ -32,7 +32,7 @@ from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
 from fedraa.testing.samples import SmallExperiment
 
-# A run usually has about 60 events. A wrong component may prevent its end.
+# A run usually has about 60 events. A wrong component may prevent the run from ending.
 MAX_EVENTS = 400
 
 Lines = tuple[Mapping[str, Any], ...]

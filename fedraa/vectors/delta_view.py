@@ -78,7 +78,7 @@ class DeltaView:
         return ordered_sum(self._sums)
 
     def join(self, take: Take) -> None:
-        """Call a function with all chunks of the delta. With `gather`, `run_joined` calls it later."""
+        """Call a function with each chunk of the delta, or store the function for `run_joined` if `gather` is True."""
         if self._joined is None:
             self.feed_consumers(take)
         else:
@@ -135,7 +135,10 @@ class DeltaView:
         return starts, np.array([part.stop for part in slices], np.int64)
 
     def _cut_chunk(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
-        """Return the delta on the trained coordinates of a chunk, and the coordinates in `global_slices` form."""
+        """Return the delta on the trained coordinates of a chunk, and the places of its values in the model.
+
+        The places are pairs (coordinates in the model, slice of the returned delta).
+        """
         delta = self._new[piece]
         if self._sent is not None:
             delta = subtract_chunk(delta, self._sent[piece])
@@ -145,9 +148,10 @@ class DeltaView:
         return delta, places
 
     def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Return the trained coordinates of a chunk in `global_slices` form, and their positions in the chunk.
+        """Return the places of a chunk's trained values in the model, and the positions of these values in the chunk.
 
-        The positions are None if the client trained the whole chunk.
+        The places are pairs (coordinates in the model, slice of the trained values). The positions are None if the
+        client trained the whole chunk.
         """
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None

@@ -126,7 +126,7 @@ def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
 
 
 def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks) -> None:
-    """Draw a row per entrant with its times to the last target. Only tuned times have intervals."""
+    """Draw a row per entrant with its times to the last target. Only the times of tuned runs have intervals."""
     level = setting.targets[-1]
     means: list[float] = []
     for place, name in enumerate(looks):
@@ -162,8 +162,8 @@ def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: 
 
 
 def _draw_mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, filled: bool) -> None:
-    """Draw a mark at the mean time. A filled mark has an interval and the number as text."""
-    # A mark in the light grey of the curves would be hard to see, so it is darker.
+    """Draw a mark at the mean time. A filled mark also has an interval, and the mean as text."""
+    # Grey curves are light. A mark in the same grey would be hard to see, so grey marks are darker.
     edge = {GREY: "0.5"}.get(colour, colour)
     face = "white"
     half = None

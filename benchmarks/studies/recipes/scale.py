@@ -33,7 +33,7 @@ class Scale:
         return self.size == "paper"
 
     def pick_value(self, quick: T, standard: T, paper: T) -> T:
-        """Return the argument whose name is this size, such as `quick`."""
+        """Return the argument for this size, such as `quick` for the size "quick"."""
         return {"quick": quick, "standard": standard, "paper": paper}[self.size]
 
     @property

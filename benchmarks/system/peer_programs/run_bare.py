@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def serve(pipe: Connection, work: Work) -> None:
-    """Train the clients of each request of the parent process, and send the sum of their models."""
+    """For each request of the parent process, train the requested clients and send the sum of their models."""
     torch.set_num_threads(1)
     model = work.make_model()
     data = {client: work.client(client) for client in range(work.clients)}

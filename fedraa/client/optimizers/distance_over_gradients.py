@@ -84,18 +84,21 @@ class DoG(LocalOptimizer):
             tensor.sub_(change.mul_(length))
 
     def _term(self, radius: Tensor, norm: Tensor) -> Tensor:
-        """Return what a step adds to the sum of squared gradient norms. DoWG weights it by the squared radius."""
+        """Return the value that a step adds to the sum: ||g||^2 for DoG, r^2 * ||g||^2 for DoWG."""
         return norm.square()
 
     def _step(self, radius: Tensor) -> Tensor:
-        """Return the numerator of the learning rate: the radius for DoG, its square for DoWG."""
+        """Return the numerator of the learning rate: r for DoG, r^2 for DoWG."""
         return radius
 
 
 @LOCAL_OPTIMIZER.register("ldog")
 @dataclass(frozen=True)
 class LDoG(DoG):
-    """LDoG (Ivgi, Hinder, Carmon 2023): DoG with a separate r and sum for each tensor of the model."""
+    """LDoG (Ivgi, Hinder, Carmon 2023): DoG with a separate r and a separate G for each tensor of the model.
+
+    The docstring of this module defines r and G.
+    """
 
     per_tensor: ClassVar[bool] = True
 

@@ -11,7 +11,7 @@ from fedraa.submodels.tracing.recorder import Recorder
 
 
 def label_linear(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a linear layer's output. Each output neuron is a new unit, with its row of the weight."""
+    """Label a linear layer's output. Each output neuron and its row of the weight form a new unit."""
     x, weight, bias = arguments_of(args, kwargs, "input", "weight", "bias")
     labels = r.labels(x)
     if r.name(weight) is None and weight.dim() == 2:
@@ -127,7 +127,7 @@ def label_embedding(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwa
 
 
 def label_prelu(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label a PReLU's output like its input, and its slopes like the channels."""
+    """Label a PReLU's output like its input. Label the slopes like the channels of the input."""
     x, weight = arguments_of(args, kwargs, "input", "weight")
     labels = r.labels(x)
     if weight.numel() > 1:
