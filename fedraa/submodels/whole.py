@@ -1,4 +1,4 @@
-"""The preparation of modules that are never cut. It accepts any module that PyTorch can train."""
+"""The preparation of modules that are never cut. Any module that PyTorch can train is accepted."""
 
 from __future__ import annotations
 
