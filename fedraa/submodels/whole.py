@@ -44,7 +44,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Test if each parameter may be updated early, and return the traced module with this result as `by_piece`.
+    """Test if each parameter may be updated early. Return the traced module, with the result in `by_piece`.
 
     An early update happens before the backward pass has computed the gradients of all other parameters.
     """

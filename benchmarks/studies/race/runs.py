@@ -190,7 +190,7 @@ class Race:
         return [run for run in runs if run is not None]
 
     def _find_run(self, cell: Cell, seed: int) -> Measured | None:
-        """Return a cell's run from its directory, or otherwise from the record; None if neither has the run."""
+        """Return a cell's ended run from the run's directory, otherwise from the record; None if neither has it."""
         part = cast(Part, cell.column)
         experiment = seed_experiment(cell, seed, self._part_folder(part))
         if has_ended(experiment):

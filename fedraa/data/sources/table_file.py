@@ -87,7 +87,7 @@ def open_table(path: str) -> TableFile:
     """Read a table from a file.
 
     Raises:
-        InputError: The file is not a table, such as a file in which a row and the header differ in length.
+        InputError: The file is not a table. For example, a row and the header differ in length.
     """
     text = _read_text(path)
     hint = EXCEL_HINT.match(text)

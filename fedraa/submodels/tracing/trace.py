@@ -96,7 +96,7 @@ def _record_module(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
+        choices: For a parameter with several possible unit dimensions, by name: which of them to use, from 0.
     """
     if _is_large(module):
         recorder, ran = _record_shapes(module, example, choices)
@@ -115,7 +115,7 @@ def _record_shapes(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
+        choices: For a parameter with several possible unit dimensions, by name: which of them to use, from 0.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -149,7 +149,7 @@ def _record_run(
         module: The module.
         example: A batch of at least two inputs.
         shapes: A copy of the module on the meta device, which computes only shapes. None runs the module with values.
-        choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
+        choices: For a parameter with several possible unit dimensions, by name: which of them to use, from 0.
         fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
     """
     # A copy runs, because a run in training mode would change the running statistics of the module.
