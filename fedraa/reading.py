@@ -25,5 +25,5 @@ def read_regular_file(path: Path) -> bytes:
 
 
 def refuse_irregular_file(path: Path) -> None:
-    """Raise OSError if the path is no regular file, before a library opens it and waits for ever."""
+    """Raise OSError if the path is not a regular file. A library that reads a named pipe could block for ever."""
     open_regular_file(path).close()

@@ -40,7 +40,7 @@ RETRY_PAUSE_SECONDS = 2.0
 # A cluster is lost if its raylet or GCS is stopped (SIGSTOP) longer than this.
 FROZEN_SECONDS = 30.0
 CENTRAL_PROCESSES = {"raylet": "raylet", "gcs_server": "GCS"}
-# Ray imports this module in new worker processes. The driver has only its name, because the import is slow.
+# Ray imports this module in new worker processes. This file does not import it, because the import is slow.
 PRELOADED = "actors.worker.preload"
 RAYLET_DIED = str(
     RunFailed("engine", "Ray's raylet died while this process registered with it", hint="run the same command again")
@@ -83,7 +83,10 @@ def own_cluster(cpus: int) -> Iterator[None]:
 
 
 def is_joined() -> bool:
-    """Return True if this process has joined a cluster. A prestarted cluster does not count."""
+    """Return True if this process has joined a cluster.
+
+    A cluster that `prestart_cluster` started does not count until `own_cluster` takes it.
+    """
     return ray.is_initialized() and not _prestarted
 
 

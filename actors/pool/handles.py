@@ -64,7 +64,7 @@ class WorkerHandle:
         node: The id of its node; empty until the worker has started.
         blocks: The clients' training data; None until the worker is ready for work.
         host: The data host of its node, if the run has data hosts.
-        since: The monotonic time at which the first call began to run.
+        since: The monotonic time from which the duration of the first call in `calls` is measured.
         calls: The calls that have not ended, in order.
     """
 
@@ -82,8 +82,8 @@ class WorkerHandle:
     def describe_overrun(self, limits: "HangDetector") -> str | None:
         """Return the problem if the current call takes too long or does not begin; otherwise None.
 
-        Startup calls have no time limit. A call does not begin if Ray loses the message that the call's arguments are
-        on the worker's node.
+        Startup calls have no time limit. Ray sends a message when the call's arguments are on the worker's node. If
+        this message is lost, the call does not begin.
         """
         if not self.calls or self.calls[0].kind in STARTUP_CALLS:
             return None

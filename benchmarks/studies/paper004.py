@@ -1,8 +1,8 @@
 """Table 2 of the Fed-RAA paper, repeated: the time to 93 % test accuracy on MNIST, on the virtual clock.
 
 The paper does not state how it measured seconds, so only ratios can be compared. The paper also does not state three
-settings. In this study, half of the devices have the compute speed 1 and half 3, the model has 3 fragments, and the
-mixing weight is 0.6.
+settings. In this study, half of the devices have the compute speed 1 and the others have 3. The model has 3 fragments,
+and the mixing weight is 0.6.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Many short runs of ten methods. Each run has faults of one kind or of three kinds.
 
 `python -m benchmarks chaos` adds one row per run to `benchmarks/results/chaos_runs.csv`. The server is in this process,
-and two workers are on a private cluster. Every run must end with the model and log of the undisturbed run. Only faults
-may be added to the log. The kinds of faults:
+and two workers are on a private cluster. Every run must end with the same model and log as the undisturbed run, except
+that its log may also have lines about faults. The kinds of faults:
 
     kill      a worker dies in a task
     hang      a worker never ends a task, and still answers pings
@@ -126,7 +126,8 @@ def main(
 def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool, out: Path) -> None:
     """Execute runs in a child process.
 
-    A process can set Ray's percentage of lost messages only once.
+    Runs with and without lost messages need separate processes, because a process can set Ray's percentage of lost
+    messages only once.
     """
     with _variables(lose_messages(LOST_PERCENT, PUSH) if has_messages else {}):
         process = get_context("spawn").Process(target=make_rows, args=(keys, out))

@@ -209,8 +209,8 @@ class Taken:
     Attributes:
         size: The number of coordinates of the update's submodel.
         ends: True if the update ended a round.
-        kept: The larger of the process's memory in bytes before and after the update.
-        update: The bytes of the update.
+        kept: The memory of the process in bytes before or after the update, whichever is larger.
+        update: The size of the update in bytes.
         peak: The peak memory of the process in bytes while the update was applied.
         seconds: The time of applying the update.
         cpu: The CPU seconds of all threads for the update.
@@ -249,7 +249,7 @@ def measure_updates(spec: RunSpec, server: Server, repeats: int, existing: Vecto
         spec: The run.
         server: The server of the run.
         repeats: The number of updates per client.
-        existing: An array of the model's size that receives the copies into existing memory.
+        existing: An array of the model's size. Copies into existing memory are measured with it as the target.
     """
     bounds = Bounds()
     taken = list[Taken]()
@@ -296,7 +296,7 @@ def measure_updates(spec: RunSpec, server: Server, repeats: int, existing: Vecto
 
 
 def time_fastest(work: Callable[[], object]) -> tuple[float, float]:
-    """Call a function three times, and return the smallest real and CPU seconds."""
+    """Call a function three times. Return the smallest real time and the smallest CPU time in seconds."""
     taken = []
     for _ in range(3):
         watch = Stopwatch()

@@ -1,4 +1,4 @@
-"""Simulate two hosts with an unreliable link, as network namespaces on this machine.
+"""Simulate two hosts and an unreliable link between them. The hosts are network namespaces on this machine.
 
 A relay passes IP packets between the namespaces. It can drop or delay packets. The module needs root, the command `ip`,
 and /dev/net/tun. Nothing outside the two namespaces can reach their addresses.

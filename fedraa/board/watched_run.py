@@ -24,7 +24,9 @@ Facts = tuple[int, int, int] | None
 
 
 class WatchedRun:
-    """The state of a run, from the parts of its files that were read so far. Threads must hold `lock` to use it.
+    """The state of a run, from the parts of its files that were read so far.
+
+    A thread must hold `lock` while it uses the state.
 
     Args:
         directory: The run directory.

@@ -194,7 +194,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Replay:
-    """Check that the log of a run follows the rules of its method, without training."""
+    """Check, without training, that the log of a run follows the rules of the run's method."""
 
     run: tyro.conf.Positional[Path]
     """Run directory."""

@@ -15,8 +15,8 @@ Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
 # The smallest number of local steps, if the user sets none and all clients have the same label frequencies.
 DEFAULT_MINIMUM = 15
-# Different label frequencies reduce that number, but not below two steps. An adaptive learning rate compares the two
-# halves of a task.
+# If the label frequencies differ, a smaller number than DEFAULT_MINIMUM is used, but at least this number. An adaptive
+# learning rate needs two steps, because it compares the two halves of a task.
 SHORTEST = 2
 
 
@@ -27,8 +27,8 @@ class AutoSteps:
     `move` is the time to send a fragment to the client and back. `step` is the time of one minibatch.
 
     Attributes:
-        minimum: The smallest number of local steps. None means 15 times the overlap of the clients' labels, but at most
-            one pass over the client's data.
+        minimum: The smallest number of local steps. None means 15 times the overlap of the clients' labels (from 0 to
+            1), but at least two steps and at most one pass over the client's data.
         kappa: Computing time of a task as a multiple of its sending time.
     """
 

@@ -85,7 +85,7 @@ class LocalRun(Protocol):
         """
 
     def forward(self, weights: Tensor, inputs: Any) -> None:
-        """Run the module with other weights, without gradients and dropout. Use hooks to read its values."""
+        """Run the module with other weights, without gradients and dropout. Hooks can read the outputs of layers."""
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss and the gradient [k] at the current weights, after all gradient transforms.

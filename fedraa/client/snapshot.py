@@ -1,4 +1,4 @@
-"""Snapshots of a module's values besides its trainable parameters, and comparisons of snapshots."""
+"""Snapshots of a module's values except its trainable parameters, and comparisons of snapshots."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -17,7 +17,7 @@ MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 @dataclass
 class Snapshot:
-    """Copies of a module's values besides its trainable parameters.
+    """Copies of a module's values except its trainable parameters.
 
     Attributes:
         buffers: The buffers by name.
@@ -50,7 +50,7 @@ class Snapshot:
         return cls(copy_buffers(module), fixed, attributes, _copy_class_arrays(module))
 
     def changed(self, after: "Snapshot") -> dict[str, list[str]]:
-        """Return the names of values that are new or different in the snapshot `after`, per field such as `buffers`."""
+        """Return, for each field such as `buffers`, the names of the values in `after` that are new or different."""
         return {
             kind: [name for name, value in values.items() if not is_same(getattr(self, kind).get(name, self), value)]
             for kind, values in vars(after).items()

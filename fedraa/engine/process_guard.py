@@ -44,10 +44,10 @@ def refuse_nested_run() -> None:
 
 @contextmanager
 def exclusive_process() -> Iterator[None]:
-    """Let one thread at a time into the `with` block, and restore the settings that a run changes.
+    """Let only one thread at a time execute the `with` block. Afterwards restore the settings that a run changes.
 
-    These are torch's default dtype, its number of threads, its choice of algorithms, and the global generators of
-    Python, NumPy and torch.
+    These settings are torch's default dtype, number of threads and deterministic mode, and the global random generators
+    of Python, NumPy and torch.
     """
     if not _guard.lock.acquire(blocking=False):
         _say_that_runs_wait()
@@ -60,7 +60,7 @@ def exclusive_process() -> Iterator[None]:
 
 
 def _say_that_runs_wait() -> None:
-    """Log that a run waits for another run to end. Log it once per process, because a sweep in threads waits often."""
+    """Log that a run waits for another run to end. Log it only once per process, because many runs may wait."""
     if not _guard.waited_before:
         _guard.waited_before = True
         logger.warning(

@@ -34,7 +34,8 @@ class Concurrency:
     ) -> tuple[int, ...]:
         """Return the client that gets a task after a task of `client` ended; empty if no client can get it.
 
-        Without a limit this is `client` itself, otherwise a random idle client.
+        If there is no limit on the clients that train at the same time, this is `client` itself. Otherwise it is a
+        random idle client.
 
         Args:
             client: The client of the ended task.

@@ -78,7 +78,7 @@ register(
 
 
 def async_variant(method: Method) -> Method:
-    """Return an asynchronous variant of a method in rounds: its submodels with the server of FedAsync.
+    """Return an asynchronous variant of a method that works in rounds: its submodels, and the server of FedAsync.
 
     No paper has this baseline. It shows the time that `method` loses by waiting at the end of rounds.
     """

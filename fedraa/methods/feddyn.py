@@ -41,7 +41,11 @@ from fedraa.vectors.chunked import add_scaled, map_chunks
 
 @dataclass(frozen=True)
 class DynamicRegularizer(LocalAlgorithm):
-    """Local training with a linear term, which each client changes by its delta and keeps (FedDyn)."""
+    """The local training of FedDyn, with a linear term in the loss.
+
+    Each client keeps lambda_n, the factor of its linear term. After each task, lambda_n decreases by prox_mu times the
+    client's delta.
+    """
 
     needs: ClassVar[tuple[str, ...]] = ("prox_mu",)
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -116,7 +120,7 @@ class FedDynRule(Buffered):
         size = len(model.params)
         self._drift = np.zeros(size, np.float32)
         self._total = np.zeros(size, np.float32)
-        # Number of updates in the buffer that trained each coordinate.
+        # For each coordinate: the number of updates in the buffer that contain the coordinate.
         self._updates = np.zeros(size, np.float32)
         self._count = 0
 

@@ -93,7 +93,7 @@ class Adapted(nn.Module):
         return weight + self.compute_change().to(weight.dtype)
 
     def compute_change(self) -> Tensor:
-        """Return the float32 change of the layer's weight by the adapter and `merged`."""
+        """Return the change of the weight: `scale` times the product of `lora_B` and `lora_A`, plus `merged`."""
         weight = self.base.get_parameter("weight")
         product: Tensor = self.lora_B.weight.flatten(1) @ self.lora_A.weight.flatten(1)
         if isinstance(self.base, nn.Embedding):
@@ -129,8 +129,8 @@ def lora(
         history = fedraa.run(method="hetlora", model=model, dataset=data, rounds=20)
 
     `model` does not change, and the result shares its parameters. The output of an adapter is 0 at first. Methods that
-    cut models also cut the `rank` units of an adapter. The scale is alpha / rank on every device; with `fragment_scale`
-    it is alpha / (the device's rank) in training.
+    cut models also cut the `rank` units of an adapter. The output of an adapter is multiplied by the scale
+    alpha / rank on every device. With `fragment_scale`, the scale in training is alpha / (the device's rank).
 
     Args:
         model: Any module. Linear, Conv1d to Conv3d without groups, and Embedding layers can have adapters.

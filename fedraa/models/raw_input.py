@@ -94,7 +94,7 @@ def _as_input(x: Tensor, *, several: bool) -> Tensor:
     """Convert an input to the type that it has during training.
 
     Integers except bytes become int64 (tokens) if x is a matrix or one of several inputs. Booleans stay bool (masks) if
-    x is one of several inputs. All others become float32.
+    x is one of several inputs. Any other x becomes float32.
     """
     if several and x.dtype is torch.bool:
         return x

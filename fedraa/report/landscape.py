@@ -83,7 +83,8 @@ def measure_surface(
         module: The model in evaluation mode.
         x: The inputs.
         y: The labels.
-        radius: Half of the side of the square. At length 1, the change of a filter has the norm of the filter.
+        radius: Half of the side of the square. A step of length 1 along a direction changes a filter by a vector with
+            the norm of the filter.
         points: Number of points in each direction.
         seed: The seed of the directions.
     """

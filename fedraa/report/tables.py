@@ -218,7 +218,7 @@ def _read_epsilon(run: Run) -> float | None:
 
 
 def _energy_columns(runs: Sequence[Run]) -> list[Metric]:
-    """Return the energy column if the devices of a run have watts; otherwise an empty list."""
+    """Return a list with the energy column; an empty list if no run reports its energy."""
     if not any("energy" in run.summary for run in runs):
         return []
     return [Metric("energy", "energy", lambda run: run.summary.get("energy"), _format_in("J"))]

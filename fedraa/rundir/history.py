@@ -126,7 +126,7 @@ class History:
 
     @property
     def metric_spec(self) -> MetricSpec:
-        """The metrics of an evaluation, whether higher or lower values of each are better, and the main metric."""
+        """The metrics of an evaluation, the better direction of each metric (higher or lower), and the main metric."""
         return read_metric_spec(self.config)
 
     @property
@@ -225,7 +225,7 @@ class History:
         return f"{method_name(self.config)} on {flags['dataset']}, seed {flags['seed']}"
 
     def plot(self, y: str | None = None, x: str = "t") -> "Plot":
-        """Return a matplotlib figure of a column of `evals`, by default the main metric, over another column.
+        """Return a matplotlib figure of column y of `evals` over column x. The default of y is the main metric.
 
             history.plot()
             history.plot("loss", "step").savefig("loss.png")

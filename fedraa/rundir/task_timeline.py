@@ -38,7 +38,7 @@ class Fate(IntEnum):
 
 
 class TaskTimeline:
-    """The tasks of a log as columns, in the order of dispatch, and its rounds.
+    """The tasks of a log as columns, in the order of dispatch, and the rounds of the log.
 
     Attributes:
         task: The numbers of the tasks.
@@ -49,7 +49,7 @@ class TaskTimeline:
         cost: The expected costs; NaN if the log does not have them.
         bytes_down: The bytes that the server sent.
         bytes_up: The bytes of the update; 0 without an update.
-        staleness: Updates of the fragment since the dispatch; 0 without an update.
+        staleness: The staleness of the update; 0 without an update.
         fate: A `Fate` for each task.
         commits: The indices in these columns of tasks with applied updates, in the order of the commits.
         round_events: The event of each round.

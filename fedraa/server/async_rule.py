@@ -70,7 +70,7 @@ class ClientUpdate:
 
     @property
     def change(self) -> DeltaView:
-        """The delta as a view that computes it in chunks of the size of the processor's cache."""
+        """A view that computes the delta in chunks. A chunk fits into the processor's cache."""
         return DeltaView(self.coordinates, self.new, self.sent)
 
     @property

@@ -57,7 +57,7 @@ class CutAttention(nn.MultiheadAttention):
 
 
 def _convert_mask(mask: Tensor, like: Tensor) -> Tensor:
-    """Return the mask as numbers to add to the scores. True in a boolean mask becomes minus infinity."""
+    """Return the mask as numbers to add to the attention scores. In a boolean mask, True becomes minus infinity."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))

@@ -1,4 +1,4 @@
-"""The preparation of modules that are never cut. It accepts any module that PyTorch can train."""
+"""The preparation of modules that are never cut. Any module that PyTorch can train is accepted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
-    """Test if each parameter may be updated early, and return the traced module with this result as `by_piece`.
+    """Test if each parameter may be updated early. Return the traced module, with the result in `by_piece`.
 
     An early update happens before the backward pass has computed the gradients of all other parameters.
     """

@@ -21,7 +21,7 @@ NUMBERS = "metrics are numbers"
 DIRECTION = "metric improves as the loss falls"
 ROWS = 16
 CUTS = (0, 5, 6, ROWS)
-# These gradient steps reduce the loss. The metrics must then improve.
+# The test takes this number of gradient steps with this learning rate. The loss falls, so the metrics must improve.
 DESCENT_STEPS = 150
 DESCENT_RATE = 0.05
 
@@ -59,7 +59,10 @@ def objective_experiment(part: Objective, experiment: Callable[[Any], Experiment
 
 
 class ObjectiveTester(Tester):
-    """A test of an objective with random outputs, and the targets of the first synthetic data set that it accepts."""
+    """A test of an objective, with random outputs and the targets of a synthetic data set.
+
+    The data set is the first one that the objective accepts.
+    """
 
     covers: ClassVar[bool] = False
     further: Sequence[str] = (EXACT, GRADIENT, NUMBERS, DIRECTION)

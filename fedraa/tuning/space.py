@@ -40,7 +40,7 @@ class Range:
         return self.low, self.high
 
     def edge_side(self, value: Value) -> int:
-        """Return -1 at the lower edge, 1 at the upper edge, else 0."""
+        """Return -1 if the value is at the lower edge of the range, 1 if it is at the upper edge, and 0 otherwise."""
         low, high, at = map(self._to_scale, (self.low, self.high, float(value)))
         place = (at - low) / (high - low)
         if place <= EDGE:
@@ -56,7 +56,7 @@ class Range:
         return replace(self, low=self._from_scale(low + step))
 
     def rounded(self, value: float) -> Value:
-        """Return a value of the range with at most `DIGITS` significant digits."""
+        """Return the value rounded to `DIGITS` significant digits within the range, or to an integer if `whole`."""
         if self.whole:
             return round(value)
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
@@ -131,7 +131,7 @@ class Choices:
 def _varying_numbers(values: Sequence[Value]) -> tuple[list[Any], Callable[[float], Value]] | None:
     """Return the number in each value, and a function that converts such a number to a value.
 
-    Return None unless all values are numbers, or texts that differ only in one number.
+    Return None if the values are neither numbers nor texts that differ only in one number.
     """
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return list(values), lambda number: number

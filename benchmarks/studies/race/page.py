@@ -76,7 +76,7 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
 
 
 def _describe_defaults(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
-    """Yield the sentence that compares Fed-Quilt's defaults with the fastest of the other, tuned methods."""
+    """Yield the sentence that compares the untuned Fed-Quilt to the fastest of the other methods, which are tuned."""
     comparison = compare_defaults(setting, runs)
     if comparison is not None:
         yield (

@@ -108,7 +108,8 @@ class Race:
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
         """Return the tuned values that an entrant's recorded runs used; None if no tuned run is recorded.
 
-        An entrant with a name such as `fedavg-lent` is not in the file of tuned values, so its values come from here.
+        An entrant with a name such as `fedavg-lent` is not in the file of tuned values. The recorded runs
+        have its values.
         """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)
@@ -156,7 +157,7 @@ class Race:
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
         """Execute the missing runs of the entrants in a part of the study.
 
-        A run that depends on results of runs that have not ended is not executed.
+        A run is skipped while it needs the results of other runs that have not ended.
 
         Args:
             entrants: The entrants.
@@ -189,7 +190,7 @@ class Race:
         return [run for run in runs if run is not None]
 
     def _find_run(self, cell: Cell, seed: int) -> Measured | None:
-        """Return a cell's run from its directory, or otherwise from the record; None if neither has the run."""
+        """Return a cell's ended run from the run's directory, otherwise from the record; None if neither has it."""
         part = cast(Part, cell.column)
         experiment = seed_experiment(cell, seed, self._part_folder(part))
         if has_ended(experiment):

@@ -70,7 +70,7 @@ def ramfed_memory(scale: Scale) -> Study:
 
 
 def ramfed_participation(scale: Scale) -> Study:
-    """Compare RAM-Fed, RA-Fed and FedAvg if all clients join a round, and if few join. The mask level is L."""
+    """Compare RAM-Fed, RA-Fed and FedAvg with all clients in each round and with few clients. The mask level is L."""
     rows: dict[str, dict[str, Any]] = {
         "ram-fed L": {"method": "ram-fed", "submodel.level": "L"},
         "ra-fed L": {"method": "ra-fed", "submodel.level": "L"},
@@ -102,7 +102,8 @@ def ramfed_participation(scale: Scale) -> Study:
     )
 
 
-# The rows of Tables 2 and 3. In the paper's SplitFL, the row `same structure`, all clients train the same slice.
+# The rows of Tables 2 and 3. In the paper's SplitFL, all clients train the same slice, so it is HeteroFL with one
+# capacity.
 ROWS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg"},
     "same structure (SplitFL)": {"method": "heterofl", "capacities": (0.5,)},
@@ -254,9 +255,10 @@ def _table_study(
 
 
 def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
-    """Return the number of rounds between two prunings as a field; empty if the row is not PruneFL.
+    """Return the field that sets the number of rounds between two prunings, or no field.
 
-    By default PruneFL prunes every fifty rounds. With the field it prunes ten times in a run of under 500 rounds.
+    By default PruneFL prunes every fifty rounds. With the field it prunes ten times in a run of under 500 rounds. Rows
+    of other methods and longer runs do not need the field.
     """
     if row.startswith("prunefl") and rounds < 500:
         return {"submodel.reprune_every": max(1, rounds // 10)}
@@ -315,7 +317,8 @@ def ramfed_coverage(scale: Scale) -> Study:
 def ramfed_rounds(scale: Scale) -> Study:
     """Compare RAM-Fed with RA-Fed after different numbers of rounds, with one and two hidden layers: Table 2.
 
-    As in the paper, all clients have the same number of samples (Hsu et al.). The paper's MLP has two hidden layers.
+    As in the paper, the partition is `hsu`, in which all clients have the same number of samples. The paper's MLP has
+    two hidden layers.
     """
     dataset, width = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     counts = scale.pick_value((25, 50, 100, 200), (25, 50, 100, 200), (50, 100, 500, 2000))
@@ -354,7 +357,7 @@ def ramfed_rounds(scale: Scale) -> Study:
 
 
 def ramfed_schedule(scale: Scale) -> Study:
-    """Set the clients per region, the trained regions and the rounds between trainings by hand: Figures 3 and 4."""
+    """Vary the clients per region, the trained regions, and the rounds between trainings: Figures 3 and 4."""
     dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     common = SETTINGS | {
         "dirichlet": 0.15,

@@ -277,8 +277,9 @@ def find_unknown_label(y: Array, classes: int) -> int | None:
 def as_inputs(x: Tree, name: str = "") -> Tree:
     """Return the inputs as contiguous arrays with the types for training, without unnecessary copies.
 
-    If the model has one input, integers [n, length] (tokens) become int64. All others become float32. If the model has
-    several inputs, integers become int64, booleans stay bool, and floats and bytes become float32.
+    If the model has one input, a matrix [n, length] of integers (tokens) becomes int64, and any other array becomes
+    float32. If the model has several inputs, integers become int64, booleans stay bool, and floats become float32.
+    Bytes do not count as integers, and always become float32.
 
     Args:
         x: The inputs.

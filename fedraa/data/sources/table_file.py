@@ -47,8 +47,8 @@ class TableFile:
     def frame(self, as_words: Collection[str] = ()) -> Any:
         """Return the rows as a pandas DataFrame, without empty rows and unnamed empty columns.
 
-        A column of numbers, or of true and false, is numeric. Another column has text without surrounding spaces, and
-        None for an empty field.
+        A column of numbers, or of true and false, is numeric. Any other column has text without surrounding spaces,
+        and None for an empty field.
 
         Args:
             as_words: The names of columns that are text even if all values are numbers.
@@ -70,7 +70,8 @@ class TableFile:
             skipinitialspace=True,
             low_memory=False,
         )
-        # A row with more fields than the header only ends with more delimiters, so its additional fields are empty.
+        # If a row has more fields than the header, the additional fields are empty, because such a row only ends with
+        # additional delimiters.
         frame = frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
         for name in frame.columns:
             if pd.api.types.is_bool_dtype(frame[name]):
@@ -86,7 +87,7 @@ def open_table(path: str) -> TableFile:
     """Read a table from a file.
 
     Raises:
-        InputError: The file is not a table, such as a file in which a row and the header differ in length.
+        InputError: The file is not a table. For example, a row and the header differ in length.
     """
     text = _read_text(path)
     hint = EXCEL_HINT.match(text)
@@ -197,7 +198,10 @@ def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
 
 
 def _guess_delimiter(text: str) -> str:
-    """Return the delimiter with which most rows have as many fields as the header, which must have two or more."""
+    """Return the delimiter with which the largest share of the rows has as many fields as the header.
+
+    The header must have at least two fields.
+    """
     best, best_score = ",", (0.0, 1)
     for delimiter in DELIMITERS:
         rows = list(_first_rows(text, delimiter))
@@ -212,7 +216,7 @@ def _guess_delimiter(text: str) -> str:
 
 
 def _find_header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
-    """Return the column names, the header's line number, and the position and line of its end.
+    """Return the column names, the header's line number, and the position and line number of the header's end.
 
     Comments above the header are skipped. A line such as `#id,x,label` is the header if a row with numbers follows.
     """

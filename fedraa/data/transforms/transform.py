@@ -29,7 +29,7 @@ class Transform(ABC):
 
     Attributes:
         random: True to change each training minibatch, but no test samples. False to change all training and test
-            samples once, before the random transforms. Only then may the shape change.
+            samples once, before the random transforms. Only a transform with False may change the shape.
         moves: True if values may move to another position in the sample.
     """
 
@@ -84,7 +84,7 @@ class Transforms:
     def make_augmentation(self, client: int, turn: int) -> Augment:
         """Return a function that transforms the minibatches of task number `turn` of a client.
 
-        All calls use one random generator, so the order of the minibatches matters.
+        All calls of the returned function use one random generator, so the order of the minibatches matters.
         """
         if not self.parts:
             return lambda x: x

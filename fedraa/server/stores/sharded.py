@@ -40,8 +40,8 @@ class Split:
     never trained and are on no shard.
 
     Attributes:
-        own: For each shard, its coordinates, ascending.
-        pieces: For each fragment, its pieces.
+        own: For each shard, the coordinates on it, ascending.
+        pieces: For each fragment, one `Piece` for each shard that has some of the fragment's coordinates.
     """
 
     own: tuple[Index, ...]

@@ -207,7 +207,8 @@ def _einsum_layer(
 ) -> Tensor:
     """Return the unit label of each element of an einsum of an activation and a weight.
 
-    The inputs of the weight are the units of the activation along one summed letter: the first with several units.
+    The inputs of the weight are the units of the activation along one summed letter. If several letters are summed,
+    this is the first letter with several units.
 
     Args:
         r: The recorder.
@@ -248,7 +249,7 @@ def _order_letters(labels: Tensor, letters: str, outs: str) -> Tensor:
 
 
 def label_scatter(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the result of adding or writing slices of one tensor at some indices of another tensor's `dim`."""
+    """Label the result of a function that adds or writes slices of one tensor into another, at indices along `dim`."""
     x, dim, _, source = arguments_of(args, kwargs, "input", "dim", "index", "src" if "scatter" in name else "source")
     labels = r.ties.tie_along(r.labels(x), [dim], "the code picks some units by their index")
     if isinstance(source, Tensor):
@@ -281,7 +282,10 @@ def _varies_in_any(labels: Tensor, dims: Sequence[int]) -> bool:
 
 
 def _thin_labels(labels: Tensor, dims: Sequence[int]) -> Tensor:
-    """Return the labels at index 0 of `dims`, which keep size 1. The labels must not vary along these dimensions."""
+    """Return the labels at index 0 of the dimensions `dims`, as a tensor with size 1 in these dimensions.
+
+    The labels must not vary along these dimensions.
+    """
     for d in dims:
         labels = labels.narrow(d, 0, 1)
     return labels

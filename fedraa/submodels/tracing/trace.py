@@ -1,4 +1,4 @@
-"""The search for the width groups of a module. A test compares cut modules with the full module."""
+"""The search for width groups: units of a module that must be cut together. A test compares cut and full modules."""
 
 from __future__ import annotations
 
@@ -88,15 +88,15 @@ def _is_large(module: nn.Module) -> bool:
 def _record_module(
     module: nn.Module, example: Tree, choices: Mapping[str, int] = MappingProxyType({})
 ) -> tuple[Recorder, list[list[str]]]:
-    """Run the module and record the run, for a large module with shapes instead of values.
+    """Run the module and record the run. A large module runs with shapes instead of values if it can.
 
     Also return the names of the functions that ran in evaluation mode and in training mode. The list is empty if the
-    run had values.
+    module ran with values.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
+        choices: For a parameter with several possible unit dimensions, by name: which of them to use, from 0.
     """
     if _is_large(module):
         recorder, ran = _record_shapes(module, example, choices)
@@ -115,7 +115,7 @@ def _record_shapes(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
+        choices: For a parameter with several possible unit dimensions, by name: which of them to use, from 0.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -149,7 +149,7 @@ def _record_run(
         module: The module.
         example: A batch of at least two inputs.
         shapes: A copy of the module on the meta device, which computes only shapes. None runs the module with values.
-        choices: By parameter name: the dimension of its units, as an index into the possible dimensions.
+        choices: For a parameter with several possible unit dimensions, by name: which of them to use, from 0.
         fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
     """
     # A copy runs, because a run in training mode would change the running statistics of the module.
@@ -179,7 +179,8 @@ def _record_run(
         raise InputError("module", f"{type(module).__name__} cannot be traced: {error}") from None
     except WrongRuleError as error:
         raise InputError("tracing_rules", str(error)) from error
-    # The recorder may have run an expert without rows on row 0, which may be the cause. Run again without this row.
+    # If the example gives an expert no row, the recorder runs this expert on row 0. The error may come from that
+    # additional computation, so the module runs again without it.
     except Exception as error:
         if recorder.found.filled:
             return _record_run(module, example, shapes, choices=choices, fills=False)
@@ -197,7 +198,7 @@ def _record_run(
 
 
 def _run_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module. Return what ran, to compare two runs: the functions, and the sources of their arguments.
+    """Run the module. Return the functions that ran and the sources of their arguments, to compare two runs.
 
     A source is the parameter, or the earlier function, from which a tensor comes. The last entries are the sources of
     the module's output.
@@ -211,7 +212,7 @@ def _run_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obje
     recorder.path = []
     for part in list_leaves(inputs):
         recorder.track_input(part)
-    # Random layer drops must be the same in every run.
+    # A module may skip layers at random. With this seed, it skips the same layers in every run.
     torch.manual_seed(0)
     with recorder.found, recorder:
         out = forward(module, inputs)
