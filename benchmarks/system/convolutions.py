@@ -114,7 +114,7 @@ def child_environment(isa: str) -> dict[str, str]:
 
 
 def describe_setting(isa: str, *, protect: bool) -> dict[str, str]:
-    """Return the columns of the CSV file that have one value in all rows of one search."""
+    """Return the columns of the CSV file that have the same value in all rows of a search."""
     onednn = re.findall(r"(?:MKL-DNN|oneDNN) v(\S+)", torch.__config__.show())
     return {
         "cpu": cpu_name(),

@@ -121,8 +121,9 @@ class FlatModule:
 
         Args:
             loss: The loss.
-            take: A function of the parameter's slice of the buffer and its flat gradient. It may change the parameter,
-                because the rest of the backward pass does not read it.
+            take: A function that receives the slice of `weights` that belongs to the parameter, and the parameter's
+                gradient as a vector. It may change the parameter, because the backward pass does not read the
+                parameter again.
         """
         self._waiting = dict(self._pieces)
         self._take = take

@@ -120,7 +120,7 @@ class AsyncChecker(Checker[AsyncLedger]):
     """A checker for asynchronous servers. It applies updates without their parameters, which are not in the log.
 
     Some log entries cannot be computed again, so the checker accepts them: choices of a custom scheduler, weights that
-    depend on parameters, and if a custom rule makes a new version or lets a client keep its task.
+    depend on parameters, and two decisions of a custom rule: to make a new version, and to let a client keep its task.
     """
 
     def __init__(self, rules: Rules) -> None:

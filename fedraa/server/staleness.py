@@ -62,8 +62,8 @@ class Hinge(StalenessWeight):
 class DelayAdaptive(StalenessWeight):
     """The factor n / max(n, k) (delay-adaptive asynchronous SGD).
 
-    `clients` is n. If it is 0, n is the number of clients that train at the same time, because a staleness of n is then
-    usual.
+    k is the staleness, and `clients` is n. If `clients` is 0, n is the number of clients that train at the same time,
+    because a staleness of n is then usual.
     """
 
     clients: NonNegativeInt = 0
