@@ -145,7 +145,7 @@ IDLE = Metric("idle %", _idle_percent, "less", ".1f", within=PERCENT)
 
 
 def _fairness_index(history: History) -> float:
-    """Return Jain's fairness index of the updates x per fragment: (sum x)^2 / (M sum x^2)."""
+    """Return Jain's fairness index of the M fragments: (sum x)^2 / (M sum x^2). x counts a fragment's updates."""
     tasks = read_timeline(history.directory).tasks()
     fragments = len(history.config["resolved"]["fragments"])
     counts = np.bincount(tasks.loc[tasks["done"], "fragment"], minlength=fragments).astype(np.float64)

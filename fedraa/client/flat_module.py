@@ -195,7 +195,7 @@ class BatchedModule:
         return losses.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
 
     def backward(self, loss: Tensor) -> None:
-        """Store the gradient of each loss in `loss` [height] in the same row of `gradient`."""
+        """Compute the gradient of each entry of `loss` [height], and store it in the same row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
         # `torch.cat` with `out` refuses tensors of an autograd graph. In PyTorch 2.9, the zero gradient of a parameter
         # that has no influence on the loss is such a tensor.

@@ -271,7 +271,7 @@ class RunSpec:
     def without_training_rows(self) -> "RunSpec":
         """Return the run without the training samples that evaluations do not need.
 
-        The numbers of samples of the clients stay known.
+        The new object still contains the number of samples of each client.
         """
         return replace(self, data=self.evaluation_data)
 

@@ -1,4 +1,4 @@
-"""Clipping and noise of central privacy. An aggregator or update rule sums the updates."""
+"""Clipping and noise of central privacy. The updates are summed elsewhere: by an aggregator or update rule."""
 
 from typing import ClassVar
 

@@ -87,9 +87,9 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. The ledger chooses the fragment if `fragment` is None."""
 
     def _uncheckable_fragment(self, line: Line) -> int | None:
-        """Return the fragment (or submodel number) in the line if it cannot be computed here; otherwise None.
+        """Return the fragment (or submodel number) in the line if the ledger cannot compute it.
 
-        A method that sends the whole model has the fragment 0.
+        Return 0 if the method sends the whole model, and None if the ledger computes the fragment.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0

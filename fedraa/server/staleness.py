@@ -37,7 +37,7 @@ class Constant(StalenessWeight):
 
 @dataclass(frozen=True)
 class Polynomial(StalenessWeight):
-    """The factor (k + 1)^-a."""
+    """The factor (k + 1)^-a, with the staleness k and the `exponent` a."""
 
     exponent: NotNegative = 0.5
 
@@ -47,7 +47,7 @@ class Polynomial(StalenessWeight):
 
 @dataclass(frozen=True)
 class Hinge(StalenessWeight):
-    """The factor 1 for k <= b, and 1 / (a (k - b) + 1) for k > b, with the `slope` a and the `start` b."""
+    """The factor 1 for a staleness k <= b, otherwise 1 / (a (k - b) + 1), with the `slope` a and the `start` b."""
 
     slope: NotNegative = 10
     start: NotNegative = 4

@@ -114,7 +114,7 @@ class Recorder(TorchFunctionMode):
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
         self._alike = {name: _compare_slices(x) for name, x in (values or module).named_buffers()}
         self._labels = WeakTensorKeyDictionary()
-        # Tensors that depend on inputs or parameters, and not only on buffers.
+        # Tensors that depend on inputs or parameters. Tensors that depend only on buffers are not included.
         self._data = WeakTensorKeyDictionary()
         self._hidden = WeakTensorKeyDictionary()
 

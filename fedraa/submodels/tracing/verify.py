@@ -38,9 +38,9 @@ NARROW_WIDTH = 3
 class CutChecker:
     """A test of the width groups of one module.
 
-    The test compares a submodel with the full module, with random parameters and in float64 if possible. For a `large`
-    module, it compares two narrow submodels instead. It also checks that submodels and the full module run the same
-    functions.
+    The test compares a submodel with the full module. Both have random parameters, in float64 if possible. For a
+    `large` module, the test compares two narrow submodels instead. It also checks that submodels and the full module
+    run the same functions.
     """
 
     def __init__(
