@@ -112,7 +112,7 @@ def raa_baselines(scale: Scale) -> Study:
 
 
 def raa_own_time(scale: Scale) -> Study:
-    """Compare the accuracies of methods at 3 times the method's own time to the target, as in the paper's Table 5."""
+    """Compare methods by their accuracy at 3 times their own time to the target, as in the paper's Table 5."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     in_flight = _raa_fields(scheduler="gre-raa(in_flight=True)")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
