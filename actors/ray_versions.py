@@ -125,7 +125,7 @@ def started_processes(kind: str) -> list[Any]:
 
 
 def visit_files(folder: Path, visit: Callable[[Path], None]) -> None:
-    """Call `visit` with every path in the folder that Ray would send to the cluster with a job."""
+    """Call `visit` with each path in the folder, except the paths that Ray does not send to a cluster with a job."""
     options: dict[str, bool] = {}
     # Ray 2.51 lacks this option, and always omits the files that .gitignore names.
     if "include_gitignore" in inspect.signature(packaging._dir_travel).parameters:

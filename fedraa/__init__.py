@@ -250,7 +250,7 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the module by its name. An object of the user's script that Ray pickles may refer to the module."""
+        """Pickle the module by its name. Ray may pickle an object of the user that refers to the module."""
         return import_module, (self.__name__,)
 
 

@@ -96,7 +96,7 @@ def share_import_paths() -> Iterator[None]:
 
 
 class _Finder(cloudpickle.CloudPickler):
-    """A pickler that collects the user's modules, which cloudpickle would pickle by reference without `carry_by_value`.
+    """A pickler that collects the user's modules, so that `carry_by_value` can make Ray pickle them by value.
 
     Attributes:
         modules: The modules by name.

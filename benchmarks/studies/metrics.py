@@ -80,13 +80,13 @@ def after_rounds(count: int) -> Metric:
 
 
 def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
-    """Return a metric: the accuracy at `multiple` times the time at which the run reached a target.
+    """Return a metric: a run's accuracy at the time `multiple` * t. The run reached the target at the time t.
 
-    The metric is NaN if the run did not reach the target, or ended before this multiple of the time.
+    The metric is NaN if the run did not reach the target, or ended before the time `multiple` * t.
 
     Args:
         target: The target accuracy, from 0 to 1, by data set.
-        multiple: The factor.
+        multiple: The factor of the time t, such as 3.
     """
 
     def accuracy(history: History) -> float:
@@ -145,7 +145,7 @@ IDLE = Metric("idle %", _idle_percent, "less", ".1f", within=PERCENT)
 
 
 def _fairness_index(history: History) -> float:
-    """Return Jain's fairness index of the updates x per fragment: (sum x)^2 / (M sum x^2)."""
+    """Return Jain's fairness index of the M fragments: (sum x)^2 / (M sum x^2). x counts a fragment's updates."""
     tasks = read_timeline(history.directory).tasks()
     fragments = len(history.config["resolved"]["fragments"])
     counts = np.bincount(tasks.loc[tasks["done"], "fragment"], minlength=fragments).astype(np.float64)

@@ -118,7 +118,7 @@ def _swap_lines(lines: list[bytes], at: int, rng: np.random.Generator) -> None:
 def _change_byte(of: bytes, to: bytes) -> Damage:
     """Return a function that replaces one random byte of a file.
 
-    The old byte is one of `of`, and the new byte is a different one of `to`.
+    The old byte is one of the bytes in `of`. The new byte is one of the bytes in `to`, and differs from the old byte.
     """
 
     def damage_content(content: bytes, rng: np.random.Generator) -> bytes:

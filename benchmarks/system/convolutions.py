@@ -53,7 +53,7 @@ def main(
         isa: the instructions that oneDNN may use, a value of ONEDNN_MAX_CPU_ISA; DEFAULT for all that the CPU has.
         protect: search with fedraa's protection.
         quick: try a few cases only, and write nothing.
-        cost: measure step times with and without the protection instead.
+        cost: do not search, but measure step times with and without the protection.
         sampled: the number of random cases in addition to the systematic ones.
         out: the CSV file with the cases; the page of tables is written into the same folder.
     """
@@ -114,7 +114,7 @@ def child_environment(isa: str) -> dict[str, str]:
 
 
 def describe_setting(isa: str, *, protect: bool) -> dict[str, str]:
-    """Return the columns of the CSV file that have one value in all rows of one search."""
+    """Return the columns of the CSV file that have the same value in all rows of a search."""
     onednn = re.findall(r"(?:MKL-DNN|oneDNN) v(\S+)", torch.__config__.show())
     return {
         "cpu": cpu_name(),
@@ -168,7 +168,7 @@ def format_page(rows: Sequence[dict[str, str]]) -> str:
 
 
 def table_of(search: tuple[str, ...], rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """Yield the lines of the table of one search: one CPU with its instructions, versions and protection."""
+    """Yield the lines of a table: the results of all rows with the same CPU, instructions, versions and protection."""
     cpu, isa, version, onednn, protected = search
     failed = [row for row in rows if row["result"] not in ("ok", "refused")]
     ran = [row for row in rows if row["result"] != "refused"]

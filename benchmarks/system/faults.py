@@ -200,7 +200,10 @@ def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
 
 @contextmanager
 def _variables_of(engine: Engine, fault: str) -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
-    """Yield the flags and environment variables of a run. For `follower`, also run a cluster during the block."""
+    """Yield the flags and environment variables of a run.
+
+    The engine `follower` also needs a cluster. The cluster runs during the block.
+    """
     variables = {**os.environ, **FAULTS[fault]}
     if engine == "plain":
         yield (), variables

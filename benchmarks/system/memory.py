@@ -131,7 +131,7 @@ def write_table(name: str, table: pd.DataFrame) -> None:
 
 
 def fit_line(name: str, points: list[tuple[int, float]]) -> dict[str, object]:
-    """Fit a Theil-Sen line, which ignores peaks, and return its level and slope in MB."""
+    """Fit a Theil-Sen line, which ignores peaks. Return its level in MB and its slope in MB per 1,000 updates."""
     steps, sizes = np.array(points, np.float64).T
     first, second = np.triu_indices(len(steps), 1)
     apart = steps[second] > steps[first]

@@ -97,7 +97,7 @@ class MLflow(Tracker):
         return next(iter(runs), None)
 
     def _log_settings(self, run: RunStart, written: Mapping[str, str]) -> None:
-        """Log the experiment's options as MLflow parameters. MLflow already has those in `written`."""
+        """Log the experiment's options as MLflow parameters, except those in `written`, which MLflow already has."""
         settings = run.experiment.model_dump(mode="json")
         entities = self._package.entities
         params = [entities.Param(name, str(value)) for name, value in settings.items() if name not in written]

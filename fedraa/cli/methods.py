@@ -160,7 +160,7 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
 
 
 def choice_text(choice: object) -> str:
-    """Describe one of a method's four choices by its class and its non-default settings."""
+    """Return one part of a method (submodel, local, update or schedule) as text: its class and non-default settings."""
     assert is_dataclass(choice)
     texts = []
     for item in fields(choice):

@@ -121,8 +121,9 @@ class FlatModule:
 
         Args:
             loss: The loss.
-            take: A function of the parameter's slice of the buffer and its flat gradient. It may change the parameter,
-                because the rest of the backward pass does not read it.
+            take: A function that receives the slice of `weights` that belongs to the parameter, and the parameter's
+                gradient as a vector. It may change the parameter, because the backward pass does not read the
+                parameter again.
         """
         self._waiting = dict(self._pieces)
         self._take = take
@@ -194,7 +195,7 @@ class BatchedModule:
         return losses.view(labels.shape).sum(1) / (labels != PADDING).sum(1).clamp(min=1)
 
     def backward(self, loss: Tensor) -> None:
-        """Store the gradient of each loss in `loss` [height] in the same row of `gradient`."""
+        """Compute the gradient of each entry of `loss` [height], and store it in the same row of `gradient`."""
         gradients = torch.autograd.grad(loss.sum(), list(self._parameters.values()), materialize_grads=True)
         # `torch.cat` with `out` refuses tensors of an autograd graph. In PyTorch 2.9, the zero gradient of a parameter
         # that has no influence on the loss is such a tensor.

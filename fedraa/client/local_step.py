@@ -128,7 +128,8 @@ class LocalStep:
             self._apply_mask(model.weights)
         self._anchor = model.weights
         if local.prox_mu or local.transforms or not self._compressor.lossless:
-            # Without a mask, the anchor (the received weights) is a view of the task's buffer, without a copy on a CPU.
+            # The anchor is the received weights. Without a mask, it is a view of the task's buffer. On a CPU, the view
+            # saves a copy.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
         self.embeddings = find_adam_embeddings(local, components.optimizer, model.module)
@@ -143,7 +144,7 @@ class LocalStep:
     def received_buffer(self, buffer: Vector) -> Tensor:
         """Return a copy of a task's buffer [k] on the model's device.
 
-        Values outside of the task's mask are set to 0, unless the task has `keeps_rest`.
+        Values outside of the task's mask are set to 0. If `keeps_rest` is set in the task, they stay unchanged.
         """
         received = torch.tensor(buffer, device=self.model.weights.device)
         return received if self._keeps_rest else self._apply_mask(received)
@@ -175,12 +176,12 @@ class LocalStep:
         return EmbeddingSteps(steps, model.weights, self.embeddings) if self.embeddings else steps
 
     def add_term(self, term: GradientTransform) -> None:
-        """Add a gradient transform. It is applied to the gradient of every step before all others."""
+        """Add a gradient transform. In every step, it is applied before all other gradient transforms."""
         self._terms.insert(0, term)
 
     @contextmanager
     def limit_to(self, only: Tensor) -> Iterator[None]:
-        """Train only the coordinates in the mask `only` [k] in the `with` block."""
+        """Limit training in the `with` block to the coordinates for which the mask `only` [k] is True."""
         mask = self._mask
         self._mask = only.to(torch.float32)
         if mask is not None:
@@ -237,7 +238,7 @@ class LocalStep:
         return self._optimizer.state(row)
 
     def step(self, inputs: Any, labels: Tensor, penalty: Penalty | None = None) -> Tensor:
-        """Take one step on a minibatch. Return its loss at the weights before the step.
+        """Take one step on a minibatch. Return the loss of the minibatch at the weights before the step.
 
         Args:
             inputs: The inputs.
@@ -318,10 +319,11 @@ class LocalStep:
         return loss
 
     def _loss_gradient(self, inputs: Any, labels: Tensor) -> Tensor:
-        """Store the masked gradient, with SAM if it is on, in the module's buffer. Return the loss at w.
+        """Store the masked gradient in the module's buffer. Return the loss at the current weights w.
 
-        SAM uses the gradient at w + rho g/||g||, with the norm over all trained coordinates (FedSAM, eq. 4). The sign()
-        in the paper's eq. 3 is omitted, because no later equation has it.
+        Without SAM, the gradient is taken at w. With SAM, it is taken at w + rho g/||g||, where g is the gradient at w.
+        The norm is over all trained coordinates (FedSAM, eq. 4). The sign() in the paper's eq. 3 is omitted, because no
+        later equation has it.
         """
         w, g = self.model.weights, self.model.gradient
         if not self.settings.sam_rho:

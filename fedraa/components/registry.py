@@ -78,7 +78,7 @@ class ComponentRegistry(Generic[T]):
             values = dict(source)
             kind = values.pop(KIND, None)
             if not isinstance(kind, str):
-                raise InputError(self.name, got=source, expected=f"a mapping with {KIND!r}, a component's name or path")
+                raise InputError(self.name, got=source, expected=f"a mapping in which {KIND!r} is a name or path")
             return self._check_component(self._make_component(self._find_component(kind), (), values, kind), kind)
         if inspect.isclass(source):
             return self._check_component(self._make_component(source, (), {}, source), source)

@@ -26,7 +26,7 @@ from fedraa.components.imports import import_object, is_path
 from fedraa.errors import InputError
 
 KIND = "kind"
-# The description of a class in these packages has only its name, not a path.
+# The description of a class in one of these packages has only the name of the class, not its import path.
 BUILT_IN_PACKAGES = ("fedraa", "schedulers")
 COMPONENT_TEXT = re.compile(r"\s*(?P<kind>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
 
@@ -133,7 +133,7 @@ def values_of(part: object) -> dict[str, Any]:
 
 
 def _default_value(part: object, name: str) -> object:
-    """Return the default of an argument of the component's class; `Parameter.empty` for none."""
+    """Return the default of an argument of the component's class; `Parameter.empty` if it has none."""
     parameters = inspect.signature(type(part)).parameters
     if name not in parameters:
         return inspect.Parameter.empty
@@ -144,7 +144,7 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
     """Return the positional and the keyword arguments in the brackets of a component's text.
 
     Args:
-        where: The field of errors.
+        where: The name of the field, for errors.
         text: The whole text, for errors.
         values: The text between the brackets.
     """
@@ -167,7 +167,7 @@ def rebuild_component(where: str, described: Any, kinds: Mapping[str, Callable[.
     """Create the object that a result of `describe_component` describes.
 
     Args:
-        where: The field of errors.
+        where: The name of the field, for errors.
         described: The description. A mapping with a kind becomes an object of this kind, and a list becomes a tuple.
         kinds: The built-in classes by name. A kind with an import path is imported.
     """

@@ -115,7 +115,7 @@ def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
 def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
     """Convert one of several inputs of the model. Return its training and test values.
 
-    Floats and bytes become float32, other integers int64, and booleans stay bool.
+    Floats and uint8 become float32, other integers become int64, and booleans stay bool.
 
     Args:
         key: The name or the index of the input.
@@ -226,7 +226,7 @@ def _check_classes(classes: Any, arrays: Mapping[str, Array]) -> None:
     for name in ("y_train", "y_test"):
         largest = int(arrays[name].max())
         if largest >= classes:
-            hint = f"classes is {classes}: correct it or the label"
+            hint = f"classes is {classes}: correct classes or the label"
             raise InputError(name, got=largest, expected=f"labels from 0 to {classes - 1}", hint=hint)
 
 

@@ -223,7 +223,7 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
         limit = period
         expected += f" to the period {period:g}"
     expected += " without overlap"
-    # The end of each client's last span.
+    # For each client, the end of the last span that was read so far.
     ends = dict.fromkeys(range(clients), 0.0)
     for row, (client, start, end) in enumerate(numbers.tolist(), 1):
         if client not in ends or not ends[client] <= start < end <= limit:

@@ -135,7 +135,7 @@ def _make_traces(
         raw: The rows before conversion to numbers, for errors.
     """
     rows: dict[int, list[Row]] = {}
-    # The end of each client's last span.
+    # For each client, the end of the last span that was read so far.
     ends = dict.fromkeys(range(clients), 0.0)
     for number, (client, end, down, up) in enumerate(numbers.tolist(), 1):
         if client not in ends or not ends[client] < end < np.inf or not (down > 0 and up > 0):

@@ -49,7 +49,8 @@ DEFAULT_ROUNDS_TO_TARGET = 1000
 PERSONAL_EVALS = 100
 # Number of samples from which an evaluation estimates the statistics of normalisation layers.
 STATISTICS_SAMPLES = 10_000
-# These samples have at most this number of bytes if they come from a data source. `FEW` samples are always allowed.
+# If the samples come from a data source, an evaluation reads at most this number of bytes for the statistics, but at
+# least `FEW` samples.
 STATISTICS_BYTES = 256 * 2**20
 
 
@@ -242,7 +243,7 @@ class RunSpec:
 
     @property
     def noise_bytes(self) -> int:
-        """Bytes that the server needs for the clipped deltas and the noise of central privacy; 0 without it."""
+        """Bytes that the server needs for clipped deltas and noise with central privacy; 0 without central privacy."""
         if self.privacy is None or self.privacy.local:
             return 0
         return NOISE_BYTES * self.params.size
@@ -251,7 +252,8 @@ class RunSpec:
     def privacy_terms(self) -> PrivacyTerms | None:
         """The values that determine the privacy loss; None without privacy.
 
-        Sampling of clients reduces the privacy loss only in Poisson rounds of whole models with central privacy.
+        Sampling of clients reduces the privacy loss only if each round draws a Poisson sample of the clients, clients
+        train and send the whole model, and privacy is central.
         """
         if self.privacy is None:
             return None
@@ -269,7 +271,7 @@ class RunSpec:
     def without_training_rows(self) -> "RunSpec":
         """Return the run without the training samples that evaluations do not need.
 
-        The numbers of samples of the clients stay known.
+        The new object still contains the number of samples of each client.
         """
         return replace(self, data=self.evaluation_data)
 
@@ -326,7 +328,7 @@ class RunSpec:
 
 
 def participation_of(schedule: Schedule) -> Selection | None:
-    """Return the component that chooses a schedule's clients in each round, or None without rounds."""
+    """Return the component that chooses the clients of each round; None if the schedule has no rounds."""
     if not isinstance(schedule, Barrier):
         return None
     return PARTICIPATION.resolve(schedule.participation)

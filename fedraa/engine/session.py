@@ -73,7 +73,7 @@ class RunSession:
         self._dispatcher = EventDispatcher(callbacks)
         experiment = spec.experiment
         self._log = EventLog(directory, driver, self._dispatcher.recorded, clients=experiment.client_evals is not None)
-        # Each checkpoint gets a copy of these settings, which must not change before a resume.
+        # Each checkpoint gets a copy of these settings. They must not change between a checkpoint and a resume.
         self._pinned: dict[str, Any] = {}
         self._workers = executor.workers
         self._store = store

@@ -2,7 +2,8 @@
 
 The compiled operators in PyPI's wheel of torchvision do not load with a build of torch without CUDA. The import then
 fails, although torchvision's data sets, transforms and models use none of them. This module declares the two operators
-that the import needs, and repeats the import. The import may be in the user's code, or in a worker that unpickles it.
+that the import needs, and repeats the import. The user's code may import torchvision, and so may a worker that
+unpickles an object of the user.
 """
 
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ class AsyncLedger(TaskLedger):
     the updates of all fragments (t - tau in the paper).
 
     Attributes:
-        kept_tasks: The last task of each client that will train the buffer of this task again.
+        kept_tasks: By client, the last task of each client that will train the same buffer again.
         concurrency: The limit on the number of clients that train at the same time.
         selector: Chooses the next client if `concurrency` has a limit. None: all idle clients have the same
             probability.
@@ -85,7 +85,7 @@ class AsyncLedger(TaskLedger):
         return self._send_task(client, fragment, version=version, step=self.step, resent=False, feasible=feasible)
 
     def staleness(self, task: int) -> Staleness:
-        """Return the staleness of the task's update if it arrived now."""
+        """Return the staleness that the task's update would have if it arrived now."""
         dispatch = self.in_flight[task]
         version = int(self.stats.counts[self.index(dispatch.fragment)])
         return Staleness(version - dispatch.version, self.step - dispatch.step)

@@ -52,7 +52,8 @@ class HetLoRA(LowRank):
         super().add(contribution)
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
-        # Coordinates of adapters that only some clients of the round trained. The other clients count as 0.
+        # Coordinates of adapters that only some clients of the round trained. For the other clients, such a coordinate
+        # counts as 0.
         mine = self._adapter_mask() & totals.covered & (totals.coverage < self._reports)
         participants = np.float32(self._participants)
         self._reports = 0

@@ -10,8 +10,8 @@ from torch import nn
 def unwrap_module(module: nn.Module) -> nn.Module:
     """Return the module to train, without wrappers and compiled code.
 
-    The result shares the tensors of `module`, which does not change. Tensors have the names of the inner module. A
-    wrapped submodule becomes a PlainCall, which keeps all names.
+    The result shares its tensors with `module`, and `module` itself does not change. Tensors have the names of the
+    inner module. A wrapped submodule becomes a PlainCall, which keeps all names.
     """
     while (name := _inner_name(module)) is not None:
         module = module.get_submodule(name)

@@ -1,4 +1,4 @@
-"""Clipping and noise of central privacy. An aggregator or update rule sums the updates."""
+"""Clipping and noise of central privacy. The updates are summed elsewhere: by an aggregator or update rule."""
 
 from typing import ClassVar
 
@@ -40,7 +40,7 @@ class NoisySum(Stateful):
         # the clip, otherwise 0 (see `central_adaptive`).
         self._centred: dict[int, float] = {}
         self._voters: dict[int, int] = {}
-        # The largest clip of the updates of each coordinate [d]; 0 without an update.
+        # For each coordinate [d], the largest clip among the updates that contain it; 0 if no update contains it.
         self._scale = np.zeros(size)
 
     def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
@@ -80,7 +80,8 @@ class NoisySum(Stateful):
                 voters = self._voters.get(fragment, 0)
             if voters:
                 centred = self._centred.get(fragment, 0.0)
-                # Only `voters` clients reported, but all noise, also that of the updates, is for the expected cohort.
+                # The sum is divided by the number of voters. The noise depends on the expected cohort, like the
+                # noise on the sum of the updates.
                 self.clips[fragment] = self._privacy.adapt_clip(
                     self.clips[fragment], centred, voters=voters, cohort=self.cohort, rng=rng
                 )

@@ -87,9 +87,9 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. The ledger chooses the fragment if `fragment` is None."""
 
     def _uncheckable_fragment(self, line: Line) -> int | None:
-        """Return the fragment (or submodel number) in the line if it cannot be computed here; otherwise None.
+        """Return the fragment (or submodel number) in the line if the ledger cannot compute it.
 
-        A method that sends the whole model has the fragment 0.
+        Return 0 if the method sends the whole model, and None if the ledger computes the fragment.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0
@@ -120,7 +120,7 @@ class AsyncChecker(Checker[AsyncLedger]):
     """A checker for asynchronous servers. It applies updates without their parameters, which are not in the log.
 
     Some log entries cannot be computed again, so the checker accepts them: choices of a custom scheduler, weights that
-    depend on parameters, and if a custom rule makes a new version or lets a client keep its task.
+    depend on parameters, and two decisions of a custom rule: to make a new version, and to let a client keep its task.
     """
 
     def __init__(self, rules: Rules) -> None:

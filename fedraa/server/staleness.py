@@ -37,7 +37,7 @@ class Constant(StalenessWeight):
 
 @dataclass(frozen=True)
 class Polynomial(StalenessWeight):
-    """The factor (k + 1)^-a."""
+    """The factor (k + 1)^-a, with the staleness k and the `exponent` a."""
 
     exponent: NotNegative = 0.5
 
@@ -47,7 +47,7 @@ class Polynomial(StalenessWeight):
 
 @dataclass(frozen=True)
 class Hinge(StalenessWeight):
-    """The factor 1 for k <= b, and 1 / (a (k - b) + 1) for k > b, with the `slope` a and the `start` b."""
+    """The factor 1 for a staleness k <= b, otherwise 1 / (a (k - b) + 1), with the `slope` a and the `start` b."""
 
     slope: NotNegative = 10
     start: NotNegative = 4
@@ -62,8 +62,8 @@ class Hinge(StalenessWeight):
 class DelayAdaptive(StalenessWeight):
     """The factor n / max(n, k) (delay-adaptive asynchronous SGD).
 
-    `clients` is n. If it is 0, n is the number of clients that train at the same time, because a staleness of n is then
-    usual.
+    k is the staleness, and `clients` is n. If `clients` is 0, n is the number of clients that train at the same time,
+    because a staleness of n is then usual.
     """
 
     clients: NonNegativeInt = 0

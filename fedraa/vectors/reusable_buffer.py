@@ -32,7 +32,10 @@ class ReusableBuffer:
         return array
 
     def last(self) -> npt.NDArray[Any] | None:
-        """Return an array with the memory and values of the last array; None if that is in use or does not exist."""
+        """Return an array with the memory and values of the last array.
+
+        Return None if the last array is still in use, or if there is no last array.
+        """
         if self._memory is None or (self._last is not None and self._last() is not None):
             return None
         return self._wrap_memory(self._memory)

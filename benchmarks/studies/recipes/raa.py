@@ -55,8 +55,8 @@ def _paper_values(time: float, accuracy: float) -> dict[str, float]:
     return {TIME.name: time, ACCURACY.name: accuracy}
 
 
-# Each method has its fields, and the paper's seconds to the target (Table 2) and final accuracies (Table 5) on MNIST,
-# CIFAR-10 and CIFAR-100.
+# For each row: the fields of the experiment, and the paper's results on MNIST, CIFAR-10 and CIFAR-100. A result is the
+# seconds to the target (Table 2) and the final accuracy (Table 5).
 BASELINES: dict[str, tuple[dict[str, Any], tuple[dict[str, float], ...]]] = {
     "fed-raa": (
         _raa_fields(),
@@ -112,7 +112,7 @@ def raa_baselines(scale: Scale) -> Study:
 
 
 def raa_own_time(scale: Scale) -> Study:
-    """Compare the accuracies of methods, each after 3 times its own time to the target, as in Table 5 of the paper."""
+    """Compare methods by their accuracy at 3 times their own time to the target, as in the paper's Table 5."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     in_flight = _raa_fields(scheduler="gre-raa(in_flight=True)")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
@@ -319,7 +319,7 @@ def raa_latency(scale: Scale) -> Study:
     """Vary the number of fragments on devices with a fixed time per task (latency): Figure 6 of the paper."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     schedulers = {"gre-raa": "gre-raa", "gre-raa, in flight": "gre-raa(in_flight=True)"}
-    # Each latency has a fleet, and a factor by which its runs are longer than the runs without latency.
+    # For each latency: the fleet, and the length of a run divided by the length of a run without latency.
     fleets = {"0": ("1:0.5,3:0.5", 1.0)}
     fleets |= {latency: (str(FLEETS / f"latency-{latency}.csv"), factor) for latency, factor in LATENCIES.items()}
     shortest = scale.pick_value(2.5, 8.0, 20.0)

@@ -141,7 +141,7 @@ def divide_samples(
     if unknown.size and not isinstance(partitioner, Natural):
         problem = f"they contain class {unknown[0]}, which has no training sample"
         raise InputError("test labels", problem, hint="add training samples of this class, or remove its test samples")
-    # The partitioner Natural checks a lower limit itself: the number of clients in the data.
+    # The partitioner Natural checks a stricter limit itself: the number of clients in the data.
     if clients > len(labels_train) and not isinstance(partitioner, Natural):
         expected = f"{len(labels_train)} at most, the number of training samples"
         raise InputError("clients", got=clients, expected=expected, hint="use fewer clients or more data")

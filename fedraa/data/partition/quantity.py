@@ -33,7 +33,7 @@ class Quantity(Partitioner):
 
 @dataclass(frozen=True)
 class PowerLaw(Quantity):
-    """A partition by a power law: the k-th largest client (from 1) has the weight k ** -exponent.
+    """A partition by a power law: the k-th largest client (k = 1, 2, ...) has the weight k ** -exponent.
 
     The order of the clients by size is random.
     """
@@ -46,7 +46,7 @@ class PowerLaw(Quantity):
 
 @dataclass(frozen=True)
 class Zipf(PowerLaw):
-    """A partition with Zipf sizes: the size of the k-th largest client (from 1) is proportional to k ** -exponent.
+    """A partition with Zipf sizes: the k-th largest client (k = 1, 2, ...) has a size proportional to k ** -exponent.
 
     The order of the clients by size is random. Sizes are rounded by the largest remainder. A client without samples is
     an error. `powerlaw` has the same weights, but first gives every client one sample.

@@ -31,7 +31,7 @@ Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class RecordedCall(NamedTuple):
-    """A call that passes a size, such as 64 in `x[:, :64]`, with the labels of its first argument and its results."""
+    """A call with a size, such as 64 in `x[:, :64]`. `before` labels the first argument, `after` labels the results."""
 
     module: str
     place: Place
@@ -73,12 +73,12 @@ class Recorder(TorchFunctionMode):
             rules: Rules by name of the function.
             values: A module with the values of the buffers, needed if `module` is on the meta device.
             fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
-            choices: By parameter name: which of its possible unit dimensions to use, counted from 0 (default: 0).
+            choices: By parameter name, an index (from 0) into the possible dimensions of its units. The default is 0.
         """
         super().__init__()
         self.found = NonemptyMode(fills)
         self.choices = dict(choices)
-        # Parameters whose units may lie along several dimensions.
+        # Names of the parameters for which it is uncertain along which dimension the units lie.
         self.ambiguous: set[str] = set()
         self._rules = rules
         self._on_meta = values is not None
@@ -114,7 +114,7 @@ class Recorder(TorchFunctionMode):
         self._frozen = {name for name, x in module.named_parameters() if not x.requires_grad}
         self._alike = {name: _compare_slices(x) for name, x in (values or module).named_buffers()}
         self._labels = WeakTensorKeyDictionary()
-        # Tensors that depend on inputs or parameters, and not only on buffers.
+        # Tensors that depend on inputs or parameters. Tensors that depend only on buffers are not included.
         self._data = WeakTensorKeyDictionary()
         self._hidden = WeakTensorKeyDictionary()
 
@@ -172,7 +172,7 @@ class Recorder(TorchFunctionMode):
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """Return each tensor's origin: a parameter's name, or its shape and the number of the call that made it."""
+        """Return each tensor's origin: a parameter's name, or else (number of the call, shape of its result)."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
@@ -280,7 +280,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choose_dim(self, weight: Tensor, count: int) -> int:
-        """Return along which of `count` possible dimensions a parameter's units lie, counted from 0."""
+        """Return the dimension to use for a parameter's units, as an index (from 0) into `count` possible ones."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:
@@ -342,7 +342,7 @@ class Recorder(TorchFunctionMode):
             self.track_uncut(x)
 
     def pin_unequal_buffers(self) -> None:
-        """Pin the units for which a buffer has different values. Running statistics do not count."""
+        """Prevent cuts of units whose values in a buffer differ from each other. Running statistics are ignored."""
         for name in sorted(self._alike.keys() & self.dim_labels.keys() - self.estimated):
             for dim, labels in self.dim_labels[name].items():
                 if not self._alike[name][dim]:

@@ -38,9 +38,9 @@ NARROW_WIDTH = 3
 class CutChecker:
     """A test of the width groups of one module.
 
-    The test compares a submodel with the full module, with random parameters and in float64 if possible. For a `large`
-    module, it compares two narrow submodels instead. It also checks that submodels and the full module run the same
-    functions.
+    The test compares a submodel with the full module. Both have random parameters, in float64 if possible. For a
+    `large` module, the test compares two narrow submodels instead. It also checks that submodels and the full module
+    run the same functions.
     """
 
     def __init__(
@@ -169,7 +169,8 @@ class CutChecker:
     ) -> str | None:
         """Return a description of the difference between two submodels, or None if their outputs are equal.
 
-        The larger submodel has all units of the smaller one. The parameters of its other units are 0.
+        The larger submodel has all units of the smaller one, and further units. The parameters of the further units
+        are 0.
 
         Args:
             traced: The traced module.
@@ -220,7 +221,8 @@ class CutChecker:
     def _choose_base(self, traced: Traced, groups: Sequence[int]) -> IndexSet:
         """Return the units of the larger submodel for a test of these groups.
 
-        They are all units. In a large module, they are at most `NARROW_WIDTH` units of each of these groups.
+        In a small module, this submodel has all units. In a large module, it has at most `NARROW_WIDTH` units of each
+        of these groups, and all units of the other groups.
         """
         if not self._large:
             return traced.full()
@@ -300,8 +302,8 @@ def _as_floats(x: Tensor) -> Tensor:
 def _find_scales(expected: Tensor) -> Tensor:
     """Return a typical size of the values at each position of an output. The tolerance is relative to this size.
 
-    The size is the largest absolute value of the output, without values of a mask (such as -1e9). At a position with a
-    mask, it is the largest absolute value over all samples.
+    The size is the largest absolute value of the whole output, without values of a mask (such as -1e9). At a
+    position whose values belong to a mask, the size is the largest absolute value at this position over all samples.
     """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
