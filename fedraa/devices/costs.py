@@ -19,8 +19,8 @@ Widths = tuple[int, ...]
 FLOAT32_BYTES = 4
 # A client's speed is estimated from the median of this number of its last observed durations.
 DURATION_WINDOW = 5
-# While each client is observed once, the cost table is computed at most this number of times. A table covers all
-# clients, so it is expensive.
+# While the server gets the first observation of each client, it computes the cost table at most this number of times,
+# because a table of all clients is expensive.
 MAX_FIRST_TABLES = 64
 # The workers' speed is estimated from the fastest among this number of recent tasks of all clients.
 PACE_WINDOW = 20
@@ -144,8 +144,8 @@ class CostModel(Stateful):
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        Unlike `table`, it does not depend on observed durations. The server holds updates back for this duration, so it
-        would observe its own delays.
+        Unlike `table`, it does not depend on observed durations. The server applies an update only after this duration.
+        A duration from observations would therefore contain the server's own delays.
 
         Args:
             widths: The widths of the submodel.

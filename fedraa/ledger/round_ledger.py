@@ -116,14 +116,16 @@ class RoundLedger(TaskLedger):
         return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._is_complete())
 
     def drop(self, task: int) -> Dropped:
-        """Count a failed task. It no longer counts as an update of its fragment."""
+        """Record a failed task. Remove the update of its fragment that was counted when the task was assigned."""
         dispatch, action = self._fail_task(task)
         self.stats.counts[self.index(dispatch.fragment)] -= 1
         self._missing -= 1
         return Dropped(dispatch, action, round_complete=self._is_complete())
 
     def lose(self, task: int, elapsed: float) -> Dispatch:
-        """Count a task that is too late for its round. It no longer counts as an update of its fragment.
+        """Record a task that is too late for its round, and take it out of the counts of its fragment.
+
+        Both counts, of sent tasks and of updates, increased when the task was assigned.
 
         Args:
             task: A task in flight.

@@ -37,7 +37,7 @@ class Partition:
     Attributes:
         train: The training samples of each client.
         test: The test samples of each client.
-        names: The names of the clients in the data; None if they have no names.
+        names: The clients' names, which come from the data; None if the data do not name the clients.
     """
 
     train: Shards

@@ -285,7 +285,7 @@ def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:
 
 
 def _encode_text(table: Table, name: str) -> Array:
-    """Return a text column as numbers [n, 1] if possible, else as 0 and 1 per word [n, words]."""
+    """Return a text column as numbers [n, 1] if all texts are numbers, else as a 0/1 column per word [n, words]."""
     import pandas as pd
 
     values, codes = _parse_column(table, name)
@@ -326,9 +326,10 @@ def _encode_text(table: Table, name: str) -> Array:
 
 
 def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
-    """Return the number in each row of a text column [n], and a code of its text [n], equal for equal texts.
+    """Return a number and a code for each row of a text column, both [n].
 
-    The number is NaN if the text is no number.
+    The number is the value of the text; NaN if the text is not a number. Rows have the same code if their texts are
+    equal.
     """
     import pandas as pd
 
