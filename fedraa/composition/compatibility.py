@@ -185,7 +185,7 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
-    """Raise InputError if targets such as segmentation masks do not move with the parts of a transformed sample."""
+    """Raise InputError if a transform flips or shifts samples, but not their targets (such as segmentation masks)."""
     moving = [transform_name(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
         problem = f"{moving[0]} moves parts of a sample, but the targets of {objective.name} do not move with them"

@@ -21,8 +21,8 @@ class RoundClosed:
 
     Attributes:
         round: The round, from 0.
-        fragments: The fragment of each client that reported, in the order of the reports. For sampled submodels, their
-            labels.
+        fragments: The fragment of each client that reported, in the order of the reports. If submodels are sampled, the
+            label of the client's submodel.
     """
 
     round: int

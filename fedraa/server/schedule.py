@@ -35,7 +35,7 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
     "scheduler",
     ("choose", "plan", "state", "restore"),
     dict(SCHEDULERS),
-    # In other libraries, a scheduler is a learning-rate schedule, which is the option `lr_schedule`.
+    # In other libraries, a scheduler is a learning-rate schedule. In fedraa, the option `lr_schedule` sets it.
     hints={name: f"did you mean lr_schedule {value}?" for name, value in USUAL_SCHEDULES.items()},
 )
 

@@ -82,7 +82,7 @@ class Table:
 
 
 def spell_csv(path: str, options: dict[str, Any]) -> str:
-    """Return the text `--dataset "csv('FILE', name=value)"` with all values that are set."""
+    """Return the text `--dataset "csv('FILE', name=value)"` with every option that is neither None nor empty."""
     values = [f"{name}={value!r}" for name, value in options.items() if value not in (None, ())]
     return f'--dataset "csv({", ".join([repr(path), *values])})"'
 
@@ -138,7 +138,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
     if any(is_number(name) for name in names):
         raise InputError(
             path,
-            f"its first line has numbers ({list_names(names)}) and none of {', '.join(TARGETS)}",
+            f"its first line has numbers ({list_names(names)}) and none of the names {', '.join(TARGETS)}",
             expected="the names of the columns",
             hint=f"put a line with these names first, or name the column to predict, as in {example}",
         )
