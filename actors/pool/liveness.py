@@ -140,9 +140,9 @@ class LivenessProbe:
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:
-        """Return True if the process used CPU time in the last `seconds`. The measured silence then restarts at 0.
+        """Return True if the process used CPU time in the last `seconds`. If it did, restart the measured silence at 0.
 
-        The CPU time on another node is unknown, so the result is False.
+        For a process on another node, the CPU time is unknown and the result is False.
         """
         works = self._used is not None and self._cpu_seconds() - self._used > MIN_CPU_SHARE * seconds
         if works:
