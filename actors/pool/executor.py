@@ -270,7 +270,7 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # The worker died during its first call or after it. Therefore its first call is handled before this one.
+            # The worker died during its oldest call or after it. Therefore the oldest call is handled before this one.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:

@@ -58,7 +58,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     - `steps:A,B,...:F`: The factor is multiplied by F at each of the steps A, B, ... (HeteroFL has 150,250:0.1).
     - `cosine:T`: The factor falls from 1 towards 0 over T steps. With `cosine:auto`, T is the length of a task.
 
-    The factor of a cosine schedule is never 0, also after its end, because methods divide by the learning rate.
+    The factor of a cosine schedule is never 0, even after its end, because methods divide by the learning rate.
 
     Args:
         spec: The text of the schedule, with the unit after an @ if it is not `steps`.

@@ -116,7 +116,7 @@ class RoundLedger(TaskLedger):
         return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._is_complete())
 
     def drop(self, task: int) -> Dropped:
-        """Record a failed task. Remove the update of its fragment that was counted when the task was assigned."""
+        """Record a failed task. Subtract the update that was counted for its fragment when the task was assigned."""
         dispatch, action = self._fail_task(task)
         self.stats.counts[self.index(dispatch.fragment)] -= 1
         self._missing -= 1

@@ -327,7 +327,7 @@ def lost_flops(flops: float, cost: float, elapsed: float) -> float:
 
 
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
-    """Return what a checkpoint stores of a task in flight, except the ledger's decision.
+    """Return the state of a task in flight for a checkpoint. It does not contain the ledger's decision.
 
     Args:
         flight: The task.

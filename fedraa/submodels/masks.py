@@ -31,8 +31,8 @@ def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarr
     """Return a mask [d] that selects values by their rank, from the smallest to the largest absolute value.
 
     `(0.75, 1)` selects the largest quarter. `(0, 0.25)` selects the smallest quarter. In the papers of OAP and RA-Fed,
-    the smallest quarter is the first. In their released code the quarters are random, because it uses the result of
-    argsort as ranks.
+    the smallest quarter is the first. In their released code the quarters are random, because the code uses the
+    result of argsort as ranks.
 
     Args:
         vector: The vector [d].
