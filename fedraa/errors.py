@@ -188,7 +188,7 @@ def _plain_name(name: str) -> str:
 def locate_error(error: Exception, place: str) -> InputError:
     """Return an InputError that names the data set, file or client (`place`) of an error.
 
-    The place comes before the field of an InputError. It becomes the field of any other error.
+    If the error is an InputError, its field gets `place` as a prefix. Otherwise the field of the result is `place`.
     """
     if isinstance(error, InputError):
         return error.with_field(f"{place}: {error.field}")

@@ -270,7 +270,7 @@ class RayExecutor:
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
                 of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
-            # The worker died during its first call, or after that call succeeded. So that call is handled first.
+            # The worker died during its oldest call or after it. Therefore the oldest call is handled before this one.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
             else:
@@ -293,7 +293,7 @@ class RayExecutor:
         """Continue the start of a worker after its first answer, or after the answer of its data host.
 
         The first answer is the id of the worker's node. With data hosts, the worker's data are then requested from the
-        host on this node. The answer of a data host is the loaded data, with which the worker is ready.
+        host on this node. This data host answers with the loaded data. After this answer the worker is ready.
         """
         if isinstance(answer, Blocks):
             handle.blocks = answer

@@ -96,9 +96,10 @@ class LivenessProbe:
         return None
 
     def idle_seconds(self, since: float) -> float:
-        """Return for how many seconds the actor was idle after the monotonic time `since`, as its last answer states.
+        """Return how many seconds of the actor's last idle period are after the monotonic time `since`.
 
-        The result is 0 on another node, because the arguments of a call may still be on the network.
+        The last answer of the actor states this period. For an actor on another node, the result is 0, because the
+        arguments of a call may still be on the network.
         """
         if self._node_and_pid is None or self._node_and_pid[0] != self._here:
             return 0.0
@@ -115,7 +116,7 @@ class LivenessProbe:
         self._looked = runtime.monotonic()
 
     def _take_answer(self, ref: AnyRef) -> None:
-        # The first answer includes the start of the process.
+        # The time until the first answer does not count here, because it includes the start of the process.
         if self._node_and_pid is not None:
             self._slowest = max(self._slowest, self._silent)
         # A dead actor gives a RayError here. It is ignored, because the actor's other calls fail with the same error.
@@ -139,9 +140,9 @@ class LivenessProbe:
         return max(bound * load_factor(), SLOWNESS_FACTOR * self._slowest)
 
     def _used_cpu(self, seconds: float) -> bool:
-        """Return True if the process used CPU time in the last `seconds`. The measured silence then restarts at 0.
+        """Return True if the process used CPU time in the last `seconds`. If it did, restart the measured silence at 0.
 
-        The CPU time on another node is unknown, so the result is False.
+        For a process on another node, the CPU time is unknown and the result is False.
         """
         works = self._used is not None and self._cpu_seconds() - self._used > MIN_CPU_SHARE * seconds
         if works:

@@ -31,7 +31,7 @@ def random_cut(traced: Traced, rng: np.random.Generator) -> IndexSet:
 def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, within: IndexSet | None = None) -> None:
     """Assert that a cut of a model computes the right values.
 
-    The check sets the parameters of the full module outside the cut to zero. The submodel must then have the outputs
+    In the full module, the check sets all parameters outside the cut to zero. The submodel must then have the outputs
     and gradients of the full module. A worker that has only the submodel's weights must compute the same outputs.
     Writing trained weights back must change exactly the parameters in the cut. The check uses float64, or float32 if
     the module does not support float64.

@@ -1,8 +1,8 @@
 """A table that counts the runs with faults, their wrong results, and their lost and doubled tasks.
 
 `python -m benchmarks fault_counts` reads the tables of the commands `chaos`, `faults`, `link_faults` and
-`benchmarks.system.chaos` in `benchmarks/results`. A trial is a run with faults. If processes are killed or frozen at
-random times, each kill or freeze is a trial.
+`benchmarks.system.chaos` in `benchmarks/results`. Usually a trial is a run with a fault. If a run kills or freezes
+processes at random times, each kill and each freeze is a trial.
 """
 
 import csv

@@ -104,10 +104,10 @@ def main(
     servers: tuple[str, ...] = SERVERS,
     out: Path = RESULTS,
 ) -> None:
-    """Execute the missing runs of each fault with the server on each host, and print a summary.
+    """Execute the runs that the file `out` does not contain yet, and print a summary.
 
     Args:
-        runs: The number of rows for each fault and host of the server.
+        runs: The number of runs for each combination of a fault and a host of the server.
         faults: The faults.
         servers: The hosts of the server: near, far, or both.
         out: The CSV file to which rows are added.

@@ -35,7 +35,7 @@ class WorkerPool:
     free: list[Any] = field(default_factory=list)
 
     def take(self) -> Any:
-        """Return an idle actor. Start another actor, which will be idle when it is needed."""
+        """Return an idle actor. Also start an actor in advance for the next call, because a start takes seconds."""
         kind = actor_class(WarmWorker)
         while len(self.free) <= self.spares:
             self.free.append(kind.remote())

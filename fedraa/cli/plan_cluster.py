@@ -49,7 +49,7 @@ class NodeNeeds:
         here = min(calls, CALLS_PER_WORKER * workers)
         return cls(
             workers=workers,
-            # The worker also holds the received parameters.
+            # A training worker needs `need.worker`, the additional memory of training, and the received parameters.
             worker=need.worker + TRAINING_BYTES + task,
             # An evaluation also stores a copy of the model, which is the last term.
             stored=need.data + here * task + spec.params.nbytes,
@@ -75,7 +75,7 @@ def cluster_lines(spec: RunSpec, nodes: int | None) -> list[str]:
     workers = count_workers(experiment, experiment.client_count)
     if not 1 <= nodes <= workers:
         expected = f"from 1 to {workers}, the number of workers"
-        raise InputError("nodes", got=nodes, expected=expected, hint="give --workers for all nodes together")
+        raise InputError("nodes", got=nodes, expected=expected, hint="--workers counts the workers of all nodes")
     needs = NodeNeeds.of(spec, nodes)
     one_way = format_quantity(needs.task, "B")
     return [

@@ -11,8 +11,8 @@ STEP_UNITS = ("steps", LOCAL)
 UNITS = (*STEP_UNITS, "time", "passes")
 AUTO = "auto"
 ADAPTIVE = "adaptive"
-# The schedule `adaptive` raises the learning rate if the cosine between the changes in both halves of a task
-# (`HalfwayCosine`) is above this value, and lowers it if the cosine is below.
+# `HalfwayCosine` is the cosine between the weight changes in the first and in the second half of a task. The schedule
+# `adaptive` raises the learning rate if this cosine is above the following value, and lowers it if it is below.
 DEFAULT_COSINE = -0.05
 EXPECTED = (
     "constant, adaptive, exponential:0.998, steps:150,250:0.1 or cosine:100 by server steps, or with @time, @passes "
@@ -58,7 +58,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
     - `steps:A,B,...:F`: The factor is multiplied by F at each of the steps A, B, ... (HeteroFL has 150,250:0.1).
     - `cosine:T`: The factor falls from 1 towards 0 over T steps. With `cosine:auto`, T is the length of a task.
 
-    After a cosine, the factor stays above 0, because methods divide by the learning rate.
+    The factor of a cosine schedule is never 0, even after its end, because methods divide by the learning rate.
 
     Args:
         spec: The text of the schedule, with the unit after an @ if it is not `steps`.
@@ -95,7 +95,7 @@ def lr_schedule(spec: str, length: int = 1) -> Callable[[float], float]:
 def local_factor(spec: str, length: int) -> Callable[[float], float]:
     """Return the learning-rate factor as a function of the local step in a task of `length` steps.
 
-    It is always 1 if the schedule `spec` does not count local steps.
+    The factor is always 1 if the schedule `spec` does not count local steps.
     """
     if lr_unit(spec) != LOCAL:
         spec = "constant"

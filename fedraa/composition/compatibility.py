@@ -92,8 +92,8 @@ def _check_refused(name: str, method: Method) -> None:
         refused |= getattr(resolved, "refuses", {})
         is_robust = isinstance(resolved, RobustAggregator)
     compressor = COMPRESSOR.resolve(local.compressor)
-    # A server refuses compressors that drop entries. A local algorithm refuses all lossy compressors, because it uses
-    # the delta before compression.
+    # If the server does not support compression, it refuses only compressors that drop entries. If the local algorithm
+    # does not support it, all lossy compressors are refused, because the algorithm uses the delta before compression.
     is_compressed = compressor.drops
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless
@@ -185,7 +185,7 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:
-    """Raise InputError if a transform moves parts of a sample, but not the target, such as a segmentation mask."""
+    """Raise InputError if a transform flips or shifts samples, but not their targets (such as segmentation masks)."""
     moving = [transform_name(part) for part in transforms.parts if part.moves]
     if objective.placed and moving:
         problem = f"{moving[0]} moves parts of a sample, but the targets of {objective.name} do not move with them"
@@ -200,7 +200,7 @@ def can_be_spread(method: Method) -> bool:
 def check_shards(name: str, method: Method, shards: int) -> None:
     """Raise InputError if the method cannot use this number of server shards."""
     if not can_be_spread(method):
-        problem = f"{name} does not update fragments one by one, as fed-raa does"
+        problem = f"it needs a method that updates one fragment at a time, such as fed-raa, not {name}"
         raise InputError("server_shards", problem, got=shards, hint="leave it out")
     count = len(getattr(method.submodel, "ratios", ()))
     if shards > count:

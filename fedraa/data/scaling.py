@@ -126,7 +126,7 @@ def _measure_channels(x: Array) -> ChannelScaling | None:
     deviation = _channel_deviation(x, mean, count, np.float32)
     with np.errstate(over="ignore"):
         if not (np.isfinite(deviation) & (deviation > 0)).all():
-            # Squares may exceed float32, but not float64.
+            # Squares may be too large or too small for float32, but not for float64.
             deviation = _channel_deviation(x, mean, count, np.float64)
     deviation[deviation == 0] = 1.0
     return ChannelScaling(mean, deviation)

@@ -19,8 +19,8 @@ Widths = tuple[int, ...]
 FLOAT32_BYTES = 4
 # A client's speed is estimated from the median of this number of its last observed durations.
 DURATION_WINDOW = 5
-# While each client is observed once, the cost table is computed at most this number of times. A table covers all
-# clients, so it is expensive.
+# While the server gets the first observation of each client, it computes the cost table at most this number of times,
+# because a table of all clients is expensive.
 MAX_FIRST_TABLES = 64
 # The workers' speed is estimated from the fastest among this number of recent tasks of all clients.
 PACE_WINDOW = 20
@@ -144,8 +144,8 @@ class CostModel(Stateful):
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        Unlike `table`, it does not depend on observed durations. The server holds updates back for this duration, so it
-        would observe its own delays.
+        Unlike `table`, it does not depend on observed durations. The server applies an update only after this duration.
+        A duration from observations would therefore contain the server's own delays.
 
         Args:
             widths: The widths of the submodel.
@@ -250,7 +250,7 @@ class CostModel(Stateful):
         return float(self._local.samples_in(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
-        """Return the number of local steps of one task that the setting `auto` computes; None without `auto`."""
+        """Return how many local steps the setting `auto` gives to one task; None without this setting."""
         auto = self._local.auto
         if auto is None:
             return None
@@ -289,7 +289,7 @@ class CostModel(Stateful):
         return FLOAT32_BYTES * self._stem.activations * int(self._local.passed_samples(int(self._sizes[client])))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
-        """Return the table c[n, j] [N, M]: the expected duration of one task of client n on submodel j.
+        """Return the table c [N, M]. Entry c[n, j] is the expected duration of one task of client n on submodel j.
 
         The modelled duration is scaled by the client's observed durations. An entry is infinite if the submodel does
         not fit in the client's memory.
@@ -374,7 +374,7 @@ class CostModel(Stateful):
         return np.array([function(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the number of local steps in one task of each client [n] that `auto` computes from the costs."""
+        """Return how many local steps `auto` gives to one task of each client [n]. It computes them from the costs."""
         shards = self._sizes[clients]
         batch = self._local.samples_in(1, shards) * self._local.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)

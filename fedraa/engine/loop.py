@@ -136,7 +136,7 @@ class Loop:
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
             self._take_step()
             self._deliver_events()
-        # Save only a run that was still training. A run that finishes evaluations is already saved.
+        # Save only a run that was still training. If only evaluations were in progress, the run is already saved.
         if self.phase is LoopState.RUNNING:
             self._save()
         return self.stop_reason
@@ -188,7 +188,7 @@ class Loop:
             self.stop_source = stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
-        """Return the first reason to end now: callback, target, steps, time, participations. None: continue."""
+        """Return the first reason to end now: callback, target, steps, time, participations. None if there is none."""
         if self.stop_source is not None:
             return CALLBACK
         if self.evaluations.time_to_target is not None:
@@ -205,7 +205,7 @@ class Loop:
     def _time_is_up(self) -> bool:
         """Return True if the time is over the limit. On the virtual clock, the due time of the next update counts."""
         limit = self._limits.time
-        # A due evaluation comes first, because its model was reached before the limit.
+        # A due evaluation comes first, because the model to evaluate is older than the limit.
         if limit is None or self.evaluations.due(self.server.step):
             return False
         if self.clock.wall:

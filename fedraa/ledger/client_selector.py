@@ -21,7 +21,8 @@ class ClientSelector:
 
     Args:
         selection: Chooses the clients. Its state may change with each choice.
-        facts: Samples, modelled task times and availability of the clients. None for a Participation.
+        facts: Samples, modelled task times and availability of the clients. None if `selection` is a Participation,
+            which does not use them.
         clients: Number of clients.
         seed: Seed of the run.
         over_selection: Factor by which a round starts more clients than it needs.

@@ -19,7 +19,7 @@ class DueQueue:
 
     @property
     def next_task(self) -> int:
-        """The number of the first task."""
+        """The number of the task with the earliest due time."""
         return self._heap[0][1]
 
     def push(self, due: float, task: int) -> None:

@@ -21,8 +21,8 @@ class RoundClosed:
 
     Attributes:
         round: The round, from 0.
-        fragments: The fragment of each client that reported, in the order of the reports. For sampled submodels, their
-            labels.
+        fragments: The fragment of each client that reported, in the order of the reports. If submodels are sampled, the
+            label of the client's submodel.
     """
 
     round: int
@@ -116,14 +116,16 @@ class RoundLedger(TaskLedger):
         return Committed(dispatch, self.step + 1, Staleness(0, 0), round_complete=self._is_complete())
 
     def drop(self, task: int) -> Dropped:
-        """Count a failed task. It no longer counts as an update of its fragment."""
+        """Record a failed task. Subtract the update that was counted for its fragment when the task was assigned."""
         dispatch, action = self._fail_task(task)
         self.stats.counts[self.index(dispatch.fragment)] -= 1
         self._missing -= 1
         return Dropped(dispatch, action, round_complete=self._is_complete())
 
     def lose(self, task: int, elapsed: float) -> Dispatch:
-        """Count a task that is too late for its round. It no longer counts as an update of its fragment.
+        """Record a task that is too late for its round, and take it out of the counts of its fragment.
+
+        Both counts, of sent tasks and of updates, increased when the task was assigned.
 
         Args:
             task: A task in flight.

@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def _checkpoint_due(self) -> bool:
-        """True if `checkpoint_every` requires a checkpoint as the next line. Checkpoints by time are not logged."""
+        """True if the next line must log a checkpoint. The log has only the checkpoints of `checkpoint_every`."""
         step = self._ledger.step
         every = self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
@@ -88,7 +88,7 @@ class Audit:
         self._saved = self._ledger.step
 
     def _check_settled(self, line: Line) -> None:
-        """Check that no client waits and no checkpoint is due."""
+        """Raise an error if, before this line, a client must get a task or a checkpoint must be logged."""
         if self._clock.waiting:
             raise line.wrong(f"client {self._clock.waiting[0]} waits, and must get a task before this line")
         if self._checkpoint_due:

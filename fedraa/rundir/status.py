@@ -13,7 +13,7 @@ from fedraa.rundir.run_stats import read_stats
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a run: running, ended (by a reason), failed (with a reason), or interrupted.
+    """The status of a run. Its `state` is "running", "interrupted", "ended by REASON" or "failed (REASON)".
 
     Attributes:
         run: The run directory.

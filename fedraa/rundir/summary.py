@@ -77,7 +77,7 @@ def _make_totals(history: History, stats: RunStats, end: Mapping[str, Any]) -> d
 
 
 def _energy_entry(stats: RunStats) -> dict[str, float]:
-    """Return the entry `energy` of the summary, or nothing if the devices have no watts."""
+    """Return a dict with the entry `energy` of the summary; empty if the power of the devices is unknown."""
     if stats.energy is None:
         return {}
     return {"energy": stats.energy}

@@ -35,7 +35,7 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
     "scheduler",
     ("choose", "plan", "state", "restore"),
     dict(SCHEDULERS),
-    # In other libraries, a scheduler is a learning-rate schedule, which is the option `lr_schedule`.
+    # In other libraries, a scheduler is a learning-rate schedule. In fedraa, the option `lr_schedule` sets it.
     hints={name: f"did you mean lr_schedule {value}?" for name, value in USUAL_SCHEDULES.items()},
 )
 
@@ -138,8 +138,8 @@ class AsyncSampled(Schedule):
         run = setup.run
         sampler = setup.policy.bind(run)
         if type(sampler).close is not SubmodelSampler.close:
-            problem = f"{type(setup.policy).__name__} chooses at the end of each round, but this schedule has no rounds"
-            raise InputError("submodel", problem, hint="give a policy that draws every task independently")
+            problem = f"{type(setup.policy).__name__} uses the result of each round, but this schedule has no rounds"
+            raise InputError("submodel", problem, hint="give a policy that needs no rounds")
 
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
             return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
@@ -188,14 +188,14 @@ def _make_store(
 
 
 def _count_voters(update: AsyncRule, clients: int) -> int:
-    """Return the number of updates in the rule's buffer, or the number of all clients if the rule has no buffer."""
+    """Return how many updates fill the rule's buffer, or the number of all clients if the rule has no buffer."""
     if update.per_step > 1:
         return update.per_step
     return clients
 
 
 class Barrier(Schedule):
-    """A schedule in rounds: all clients of a cohort train before the model moves.
+    """A schedule in rounds: all clients of a cohort train before the server updates the model.
 
     Attributes:
         participation: Chooses the clients of a round.

@@ -96,7 +96,7 @@ class ServerSetup:
         record: Writes an event to the log.
         bad_clients: Decides about clients that fail.
         labels_held: True for the labels in each client's training data [N, classes].
-        grad_mix: The weight of a client's gradient in local steps; the rest is the weight of the server's momentum.
+        grad_mix: The weight of a client's gradient in local steps. The server's momentum has the weight 1 - `grad_mix`.
         learn: True if the estimated costs adapt to the real durations of tasks.
         store: Keeps an asynchronous server's parameters. With None, the server keeps them in this process.
         share: A function that returns a buffer with the given parameters, which several tasks can share.

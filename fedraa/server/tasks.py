@@ -247,7 +247,7 @@ class TaskTable(Stateful):
         return task.lr * self._rates.mean_factor(steps)
 
     def path_length(self, task: Task, steps: int) -> float:
-        """Return the length of a client's path in `steps` local steps if each gradient had length 1."""
+        """Return how far the weights would move in the first `steps` local steps if every gradient had length 1."""
         return self.costs.path_length(self.mean_lr(task, steps), steps)
 
     def _run_progress(self, step: int, now: float) -> float:
@@ -327,7 +327,7 @@ def lost_flops(flops: float, cost: float, elapsed: float) -> float:
 
 
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
-    """Return the values of a task in flight for a checkpoint, without its decision.
+    """Return the state of a task in flight for a checkpoint. It does not contain the ledger's decision.
 
     Args:
         flight: The task.

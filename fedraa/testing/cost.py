@@ -49,7 +49,7 @@ def _seconds_per_call(start: Callable[..., Tester]) -> float:
 
 def _measure_held(start: Callable[..., Tester]) -> int:
     """Return the largest number of bytes that a component holds after a call."""
-    # The first step fills caches, for example. This memory should not count.
+    # The first step may fill caches of libraries. Their memory should not count, so this step is not measured.
     start(size=LARGE).step(0)
     traced = tracemalloc.is_tracing()
     if not traced:

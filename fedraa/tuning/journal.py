@@ -40,7 +40,10 @@ class Trial:
 
 
 class Journal:
-    """The journal in a directory. Opening it removes an incomplete line, which a killed process has left."""
+    """The file in a directory that stores the finished trials of a tuning, one per line.
+
+    A killed process may have left an incomplete line. The constructor removes this line from the file.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / JOURNAL
@@ -49,7 +52,7 @@ class Journal:
             self._read_trials()
 
     def _read_trials(self) -> None:
-        """Read the trials up to the first incomplete line, and cut the file there."""
+        """Read the trials. From the first incomplete line on, remove the content of the file."""
         content = self._path.read_bytes()
         size = 0
         for line in content.splitlines(keepends=True):

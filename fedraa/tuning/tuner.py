@@ -256,7 +256,7 @@ class _Plan:
         return True
 
     def next(self, method: str, number: int, journal: Journal, folder: Path) -> Attempt:
-        """Return the plan of a trial. Its values depend on the finished trials.
+        """Return the plan of a trial. The values of the trial depend on the finished trials.
 
         Args:
             method: The name of the method.

@@ -54,7 +54,8 @@ def sum_runs(runs: Sequence[Run], whole: Any, kind: type[np.generic], size: int)
     """Add amounts to ranges of coordinates. Return the sum at each coordinate.
 
     Args:
-        runs: The starts and the ends of ranges, both ascending, and the amount to add there. All sums must be exact.
+        runs: The starts of some ranges, the ends of these ranges, and the amount to add to each range. The starts and
+            the ends must ascend. All sums must be exact.
         whole: An amount to add to all coordinates.
         kind: Type of the result.
         size: Number of coordinates.

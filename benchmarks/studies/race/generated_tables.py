@@ -46,7 +46,7 @@ def _make_table(name: str, *, rows: int, shares: tuple[float, ...], seed: int) -
 
 
 def _label_rows(x: npt.NDArray[Any], shares: tuple[float, ...], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Return a label for each row. A random network scores each row, and quantiles of the scores limit the classes.
+    """Return a label for each row. A random network gives each row a score. Each class is a range of scores.
 
     Args:
         x: The rows.

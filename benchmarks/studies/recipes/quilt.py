@@ -14,7 +14,7 @@ SKEWED = {"digits": 0.9, "mnist": 0.95}
 RATES = (0.2, 0.4, 0.8)
 FIXED = 0.4
 SHARED = f"lr {FIXED:g} (fixed)"
-# Each row is Fed-Quilt without one of its parts, or with a part of other methods.
+# Fed-Quilt, and its variants: each lacks one part of Fed-Quilt, or has a part of another method instead.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed-quilt": {},
     "models mixed, not deltas added": {"async_rule": "convex-mix", "mixing": 0.6},
@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 def quilt_parts(scale: Scale) -> Study:
-    """Measure how fast Fed-Quilt reaches an accuracy without one of its parts, or with a part of another method."""
+    """Compare Fed-Quilt with variants that lack one of its parts or have a part of another method."""
     return _variants_study(scale, "quilt_parts", "Fed-Quilt without each of its parts", TARGETS, {}, time=1.5)
 
 

@@ -37,7 +37,7 @@ class Partition:
     Attributes:
         train: The training samples of each client.
         test: The test samples of each client.
-        names: The names of the clients in the data; None if they have no names.
+        names: The clients' names, which come from the data; None if the data do not name the clients.
     """
 
     train: Shards
@@ -118,7 +118,7 @@ class Partitioner(ABC):
 def deal_assigned(
     name: str, assign: Assign, train: Index, test: Index, clients: int, rng: np.random.Generator
 ) -> Partition:
-    """Divide the training samples by a function, and the test samples in the same class proportions.
+    """Divide the training samples with the function `assign`. Divide the test samples with `match_test_shards`.
 
     Args:
         name: The name of the partitioner, for errors.
@@ -144,7 +144,7 @@ def deal_assigned(
 
 
 def match_test_shards(held: Index, offsets: Index, test: Index, rng: np.random.Generator) -> Shards:
-    """Divide the test samples in the class proportions of each client's training samples.
+    """Divide the test samples of each class among the clients, in proportion to their training samples of this class.
 
     Args:
         held: The training labels in client order. Client n has the labels `held[offsets[n]:offsets[n + 1]]`.

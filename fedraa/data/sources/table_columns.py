@@ -82,7 +82,7 @@ class Table:
 
 
 def spell_csv(path: str, options: dict[str, Any]) -> str:
-    """Return the text `--dataset "csv('FILE', name=value)"` with all values that are set."""
+    """Return the text `--dataset "csv('FILE', name=value)"` with every option that is neither None nor empty."""
     values = [f"{name}={value!r}" for name, value in options.items() if value not in (None, ())]
     return f'--dataset "csv({", ".join([repr(path), *values])})"'
 
@@ -138,7 +138,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
     if any(is_number(name) for name in names):
         raise InputError(
             path,
-            f"its first line has numbers ({list_names(names)}) and none of {', '.join(TARGETS)}",
+            f"its first line has numbers ({list_names(names)}) and none of the names {', '.join(TARGETS)}",
             expected="the names of the columns",
             hint=f"put a line with these names first, or name the column to predict, as in {example}",
         )
@@ -285,7 +285,7 @@ def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:
 
 
 def _encode_text(table: Table, name: str) -> Array:
-    """Return a text column as numbers [n, 1] if possible, else as 0 and 1 per word [n, words]."""
+    """Return a text column as numbers [n, 1] if all texts are numbers, else as a 0/1 column per word [n, words]."""
     import pandas as pd
 
     values, codes = _parse_column(table, name)
@@ -326,9 +326,10 @@ def _encode_text(table: Table, name: str) -> Array:
 
 
 def _parse_column(table: Table, name: str) -> tuple[Array, Array]:
-    """Return the number in each row of a text column [n], and a code of its text [n], equal for equal texts.
+    """Return a number and a code for each row of a text column, both [n].
 
-    The number is NaN if the text is no number.
+    The number is the value of the text; NaN if the text is not a number. Rows have the same code if their texts are
+    equal.
     """
     import pandas as pd
 

@@ -37,7 +37,7 @@ def make_transforms(descriptions: Sequence[object], *, seed: int) -> Transforms:
 
 
 def _split_names(description: object) -> list[object]:
-    """Split a text at commas outside of brackets. Return an object that is no text as a list of one item."""
+    """Split a text at the commas that are not in brackets. If the description is not a text, return it in a list."""
     if not isinstance(description, str):
         return [description]
     parts = [""]

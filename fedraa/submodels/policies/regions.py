@@ -107,7 +107,7 @@ class Arbitrary(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _draw_large_clients(self, run: RunContext, *when: int) -> frozenset[int]:
-        """Return the clients that train at level L. At level MIX, a random half: the seed and `when` determine it."""
+        """Return the clients that train at level L. For MIX, the seed and `when` determine a random half."""
         if self.level == "L":
             return frozenset(range(run.clients))
         if self.level == "S":

@@ -33,7 +33,7 @@ from torch import Tensor
 FIXED = 0
 """The label of elements that are never cut."""
 
-# Element labels start here. They belong to parameters that the code uses as plain tensors, outside of a layer.
+# The smallest element label. Parameters that the code uses as plain tensors, outside of a layer, get element labels.
 _FIRST_ELEMENT_LABEL = 1 << 40
 
 
@@ -129,8 +129,8 @@ class Ties:
     def merge_labels(self, left: Tensor, right: Tensor) -> Tensor:
         """Return the labels of an elementwise result, such as `a + b`, from the labels of both tensors.
 
-        Elements that the function combines must be cut together. If one tensor is broadcast along a dimension, units
-        along this dimension of the other tensor can still be cut separately.
+        The operation combines pairs of elements, and the two elements of a pair must be cut together. If one tensor is
+        broadcast along a dimension, the units of the other tensor along this dimension can still be cut one by one.
         """
         shape = np.broadcast_shapes(left.shape, right.shape)
         a, b = left.expand(shape), right.expand(shape)
@@ -177,7 +177,7 @@ class Ties:
         return _count_labels(labels) <= _count_labels(other)
 
     def _span_reason(self, labels: Tensor) -> Callable[[], str]:
-        """Return a function that returns the reason why these labels were tied."""
+        """Return a function that returns the reason of the last call of `tie_along` that affects these labels."""
         mine = compress_labels(labels)[0].reshape(-1).numpy()
         spans = len(self._spans)
 
@@ -194,8 +194,8 @@ class Ties:
     def reason(self, labels: Tensor, roots: Roots) -> str:
         """Return the reason why these labels are never cut.
 
-        The reason was passed to the first call of `pin` that affects the labels. If there is none, it was passed to the
-        first such call of `tie_along`.
+        The first call of `pin` that affects the labels has this reason as an argument. If no call of `pin` affects the
+        labels, the reason is that of the first call of `tie_along` that affects them.
 
         Args:
             labels: The labels.
@@ -308,6 +308,6 @@ def _broadcast_dims(shape: Sequence[int], out: Sequence[int]) -> set[int]:
 
 
 def are_element_labels(labels: Tensor) -> bool:
-    """Return True if all labels come from `Ties.label_elements` or are 0. Their units are not known yet."""
+    """Return True if each label is 0 or comes from `Ties.label_elements`, which labels elements of unknown units."""
     small = _shrink_labels(labels)[0]
     return bool(((small == FIXED) | (small >= _FIRST_ELEMENT_LABEL)).all())
