@@ -24,6 +24,7 @@ DURATION_WINDOW = 5
 MAX_FIRST_TABLES = 64
 # The workers' speed is estimated from the fastest among this number of recent tasks of all clients.
 PACE_WINDOW = 20
+MAX_KNOWN_STEPS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,8 @@ class CostModel(Stateful):
         self._server = settings.server * float(fleet.compute.max())
         self.compressor = COMPRESSOR.resolve(local.compressor)
         self.download = COMPRESSOR.resolve(settings.download)
+        # The numbers of steps that `auto` gave. A task needs its number several times.
+        self._known_steps: dict[tuple[Widths, int], int] = {}
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
         # For each recent task, the worker's seconds per sample pass.
@@ -191,9 +194,7 @@ class CostModel(Stateful):
         `traffic` has the bytes that the client receives and sends. `cost` documents the other arguments.
         """
         passed = self._sample_passes(widths, client, steps) * work
-        start = None
-        if now is not None:
-            start = now / self._unit
+        start = None if now is None else now / self._unit
         return self.fleet.times(self.load(widths, passed, *traffic), client, start, float(self._server_time(passed)))
 
     def _work_share(self, cost: Cost) -> float:
@@ -218,11 +219,8 @@ class CostModel(Stateful):
             return 0.0
         flops = self._stem.server_flops * passed
         if self.fleet.relative:
-            flops = (
-                self._stem.server_flops
-                / (self._stem.cost.flops + self._stem.server_flops)
-                * self._reference_share(passed)
-            )
+            whole = self._stem.cost.flops + self._stem.server_flops
+            flops = self._stem.server_flops / whole * self._reference_share(passed)
         return flops / self._server
 
     def flops(self, widths: Widths, client: int, steps: int | None = None) -> float:
@@ -251,10 +249,14 @@ class CostModel(Stateful):
 
     def steps(self, widths: Widths, client: int) -> int | None:
         """Return how many local steps the setting `auto` gives to one task; None without this setting."""
-        auto = self._local.auto
-        if auto is None:
+        if self._local.auto is None:
             return None
-        return int(self._auto_steps(auto, widths, np.array([client]))[0])
+        task = (widths, client)
+        if task not in self._known_steps:
+            if len(self._known_steps) == MAX_KNOWN_STEPS:
+                self._known_steps.clear()
+            self._known_steps[task] = int(self._auto_steps(self._local.auto, widths, np.array([client]))[0])
+        return self._known_steps[task]
 
     def step_rates(self, shapes: Sequence[Widths], table: Floats) -> Floats:
         """Return each client's local steps per time unit [N], as the mean over the submodels that fit its memory.

@@ -1,9 +1,10 @@
 """Local learning rates of tasks: a schedule, and a factor that may adapt during the run."""
 
 import math
+from bisect import bisect_left, insort
+from collections import deque
 from collections.abc import Callable
-from statistics import median
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +20,41 @@ RISE = 0.1
 RECENT = 5
 # After the rate has fallen once, its logarithm grows by at most this amount per N updates (N clients train at a time).
 CAUTIOUS_GROWTH = 0.1
+
+
+class RunningMedian(Stateful):
+    """The median of the last values, sorted so that a new value does not sort all of them again.
+
+    Args:
+        size: The number of last values that count.
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_values",)
+
+    def __init__(self, size: int) -> None:
+        self._values: deque[float] = deque(maxlen=size)
+        self._sorted: list[float] = []
+
+    def add(self, value: float) -> None:
+        if self.is_full:
+            del self._sorted[bisect_left(self._sorted, self._values[0])]
+        self._values.append(value)
+        insort(self._sorted, value)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._values) == self._values.maxlen
+
+    @property
+    def value(self) -> float:
+        middle = len(self._sorted) // 2
+        if len(self._sorted) % 2:
+            return self._sorted[middle]
+        return (self._sorted[middle - 1] + self._sorted[middle]) / 2
+
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
+        self._sorted = sorted(self._values)
 
 
 class AdaptiveFactor(Stateful):
@@ -50,6 +86,8 @@ class AdaptiveFactor(Stateful):
         "_rises",
         "_updates",
         "_recent",
+        "_updates_risen",
+        "_clients_risen",
         "_first",
         "_lowest",
         "_best_loss",
@@ -61,16 +99,19 @@ class AdaptiveFactor(Stateful):
         self._target = target
         self._at_work = at_work
         self._log_factor = 0.0
-        self._cosines: list[float] = []
+        self._cosines = RunningMedian(at_work)
         # The last losses, each divided by its client's first loss.
-        self._relative_losses: list[float] = []
+        self._relative_losses = RunningMedian(at_work)
         # For each of the last N updates, except those before the last fall of the rate: 1 if the update's loss has
         # risen, otherwise 0.
-        self._rises: list[int] = []
+        self._rises: deque[int] = deque(maxlen=at_work)
         self._updates = 0
-        # For each recent client: the client, the number of its last update, and 1 if this update's loss has risen,
-        # otherwise 0.
-        self._recent: list[tuple[int, int, int]] = []
+        # For each recent client: the number of its last update, and 1 if this update's loss has risen, otherwise 0. The
+        # client with the oldest update is first.
+        self._recent: dict[int, list[int]] = {}
+        # The sums of the ones in `_rises` and in `_recent`.
+        self._updates_risen = 0
+        self._clients_risen = 0
         # The first loss of each client, and its lowest loss since the last fall of the rate; NaN before its first task.
         self._first = np.full(clients, np.nan)
         self._lowest = np.full(clients, np.nan)
@@ -87,17 +128,17 @@ class AdaptiveFactor(Stateful):
         """Adapt the factor to a client update. An update without a cosine changes nothing."""
         if cosine is None or not math.isfinite(cosine):
             return
-        self._cosines = [*self._cosines, cosine][-self._at_work :]
+        self._cosines.add(cosine)
         self._record_loss(client, loss)
-        clients_risen = sum(risen for _, _, risen in self._recent)
-        if sum(self._rises) > self._at_work / 2 and clients_risen > len(self._recent) / 2:
+        if self._updates_risen > self._at_work / 2 and self._clients_risen > len(self._recent) / 2:
             self._has_fallen = True
-            self._rises = []
-            self._recent = [(other, number, 0) for other, number, _ in self._recent]
+            self._rises.clear()
+            self._recent = {other: [number, 0] for other, (number, _) in self._recent.items()}
+            self._updates_risen = self._clients_risen = 0
             self._lowest[:] = np.nan
             self._log_factor = min(self._log_factor, self._best_log_factor) - math.log(2)
             return
-        change = median(self._cosines) - self._target
+        change = self._cosines.value - self._target
         if self._has_fallen:
             change = min(change, CAUTIOUS_GROWTH)
         limit = math.log(MAX_FACTOR)
@@ -112,18 +153,33 @@ class AdaptiveFactor(Stateful):
         self._lowest[client] = lowest = min(self._lowest[client], loss)
         first = abs(float(self._first[client]))
         has_risen = int(loss > lowest + RISE * first)
-        self._rises = [*self._rises, has_risen][-self._at_work :]
-        self._updates += 1
-        oldest = self._updates - RECENT * self._at_work
-        others = [entry for entry in self._recent if entry[0] != client and entry[1] > oldest]
-        self._recent = [*others, (client, self._updates, has_risen)]
-        self._relative_losses = [*self._relative_losses, loss / (first or 1.0)][-self._at_work :]
-        if len(self._relative_losses) < self._at_work:
+        self._record_rise(client, has_risen)
+        self._relative_losses.add(loss / (first or 1.0))
+        if not self._relative_losses.is_full:
             return
-        current = median(self._relative_losses)
+        current = self._relative_losses.value
         if current < self._best_loss:
             self._best_loss = current
             self._best_log_factor = self._log_factor
+
+    def _record_rise(self, client: int, has_risen: int) -> None:
+        """Record whether the loss of a client's last update has risen, and forget clients that are not recent."""
+        if len(self._rises) == self._at_work:
+            self._updates_risen -= self._rises[0]
+        self._rises.append(has_risen)
+        self._updates_risen += has_risen
+        self._updates += 1
+        oldest = self._updates - RECENT * self._at_work
+        expired = [client] if client in self._recent else []
+        for other, (number, _) in self._recent.items():
+            if number > oldest:
+                break
+            if other != client:
+                expired.append(other)
+        for other in expired:
+            self._clients_risen -= self._recent.pop(other)[1]
+        self._recent[client] = [self._updates, has_risen]
+        self._clients_risen += has_risen
 
 
 class LocalRates(Stateful):

@@ -17,7 +17,7 @@ from torch import nn
 import fedraa as fl
 from fedraa.client import Trainer
 from fedraa.client.halfway_cosine import HalfwayCosine
-from fedraa.server.local_rates import RECENT, RISE, AdaptiveFactor, LocalRates
+from fedraa.server.local_rates import RECENT, RISE, AdaptiveFactor, LocalRates, RunningMedian
 
 RUN = spec("fedavg", lr_schedule="adaptive", momentum=0.0)
 DIGITS: dict[str, Any] = {"dataset": "digits", "hidden": (32,), "clients": 6, "engine": "local", "quiet": True}
@@ -196,3 +196,38 @@ def test_settings_in_which_the_rate_cannot_adapt_are_refused(tmp_path: Path) -> 
     for wrong in ("adaptive:2", "adaptive:x", "adaptive:", "adaptive@local"):
         with refuses("lr_schedule", got=wrong):
             fl.run(**DIGITS, method="fedavg", lr_schedule=wrong, rounds=1, out=tmp_path / "c")
+
+
+def test_the_running_median_is_the_median_of_the_last_values() -> None:
+    values = np.random.default_rng(0).integers(0, 4, size=60) / 2
+    running = RunningMedian(5)
+    for number, value in enumerate(values):
+        running.add(float(value))
+        assert running.value == float(np.median(values[max(0, number - 4) : number + 1]))
+        restored = RunningMedian(5)
+        restored.restore(running.state())
+        assert (restored.value, restored.is_full) == (running.value, number >= 4)
+
+
+def test_clients_that_are_no_longer_recent_do_not_count() -> None:
+    """The sums that the factor keeps are equal to sums over all records, which the test computes again."""
+    rng = np.random.default_rng(1)
+    at_work, clients = 4, 30
+    factor = AdaptiveFactor(0.0, at_work, clients)
+    lowest: dict[int, float] = {}
+    first: dict[int, float] = {}
+    updates: list[tuple[int, bool]] = []
+    for number in range(1, 300):
+        client, loss = int(rng.integers(clients) ** 2 / clients), float(rng.uniform(1, 1.4))
+        first.setdefault(client, loss)
+        lowest[client] = min(loss, lowest.get(client, loss))
+        updates.append((client, loss > lowest[client] + RISE * first[client]))
+        # Cosines of 0 keep the factor at 1 until it falls.
+        factor.receive(client, 0.0, loss)
+        last = {other: (at, risen) for at, (other, risen) in enumerate(updates, 1)}
+        recent = [risen for at, risen in last.values() if at > number - RECENT * at_work]
+        falls = sum(risen for _, risen in updates[-at_work:]) > at_work / 2 and sum(recent) > len(recent) / 2
+        assert (factor.value < 1) == falls
+        if falls:
+            return
+    pytest.fail("the factor never fell, so nothing was compared")
