@@ -115,7 +115,7 @@ class Ties:
             reason: The explanation for users if the ties exclude elements from cuts.
 
         Returns:
-            The labels at index 0 of these dimensions, which keep size 1.
+            The labels at index 0 of these dimensions. The dimensions stay and have size 1.
         """
         first = labels
         for dim in dims:
@@ -230,7 +230,7 @@ class Roots:
         Args:
             unit_labels: Number of unit labels, with FIXED.
             element_labels: Number of element labels.
-            pairs: The tied labels, each [2, ties].
+            pairs: Arrays [2, ties]. Each column has two labels that are tied.
             pins: The labels that are never cut.
         """
         self._unit_labels = unit_labels
