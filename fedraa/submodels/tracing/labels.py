@@ -194,7 +194,7 @@ class Ties:
     def reason(self, labels: Tensor, roots: Roots) -> str:
         """Return the reason why these labels are never cut.
 
-        The reason was passed to the first call of `pin` that affects the labels. If there is no such call, it was passed
+        The reason was passed to the first call of `pin` that affects the labels. If no call does, it was passed
         to the first call of `tie_along` that affects them. Otherwise the labels belong to a single unit.
 
         Args:
