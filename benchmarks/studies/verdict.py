@@ -94,7 +94,7 @@ class Advantage:
 
     @property
     def decides(self) -> bool:
-        """True if the interval does not contain 0, or 1 for a ratio."""
+        """True if the interval excludes `equality`, the value 0 for a difference and 1 for a ratio."""
         return self.holds or self.reversed
 
     def is_coarse(self, *, percent: bool) -> bool:
@@ -120,7 +120,7 @@ class Advantage:
 
     @property
     def p_of_claim(self) -> float:
-        """The p-value of the claim. It is below `LEVEL` if the claim is confirmed, and 1 if the other row is better."""
+        """The p-value of the claim that the first row is better. It is 1 if the first row is not better."""
         if math.isnan(self.p):
             return 1.0 - float(self.holds)
         if self.mean > self.equality:

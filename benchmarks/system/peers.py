@@ -266,7 +266,7 @@ def find_version(system: System) -> str:
 
 
 def read_rows(path: Path) -> dict[tuple[str, str], dict[str, str]]:
-    """Read the rows of a table by workload and system; empty if there is no file."""
+    """Return the rows of a table by workload and system. The result is empty if the file does not exist."""
     if not path.exists():
         return {}
     with path.open(newline="") as file:

@@ -260,7 +260,7 @@ class OptimizerSteps:
             self._state[STEP] += 1
 
     def descend(self, weights: Tensor, gradient: Tensor, piece: slice | EllipsisType, lr: float) -> None:
-        """Take the current step on one chunk of the buffer.
+        """Apply the step that `begin_step` counted to one chunk of the buffer that the task trains.
 
         Args:
             weights: The weights of the chunk.

@@ -98,7 +98,7 @@ class Method:
         policy = type(self.submodel).__name__
         if self.update.asynchronous != self.schedule.asynchronous:
             kind = "single client updates" if self.update.asynchronous else "rounds"
-            problem = f"{self.name} has the update {update}, which applies {kind}, but the schedule {schedule}"
+            problem = f"{self.name} has the update {update}, which needs {kind}, but the schedule {schedule} has none"
             raise InputError("method", problem, hint="give an update and a schedule of the same kind")
         if self.submodel.scheduled > self.schedule.scheduled:
             problem = f"{self.name} has {policy}, which needs a scheduler, but {schedule} has none"

@@ -74,7 +74,7 @@ class ClientOptions(Section):
 
     @property
     def client_count(self) -> int:
-        """The option `clients`; `DEFAULT_CLIENTS` if it is not set. Clients that the data define do not count."""
+        """The option `clients`, or `DEFAULT_CLIENTS`. If the data define clients, the option is set later."""
         return self.clients or DEFAULT_CLIENTS
 
 

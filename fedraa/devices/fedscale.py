@@ -106,7 +106,7 @@ def _draw_devices(devices: list[Any], clients: int, rng: np.random.Generator) ->
 
 
 def _read_number(path: Path, device: object, entry: Any, name: str) -> float:
-    """Return a positive number from a device's entry. Raise InputError without such a number.
+    """Return a positive number from a device's entry. Raise InputError if the entry lacks this number.
 
     Args:
         path: The file, for errors.
@@ -134,9 +134,9 @@ def _read_spans(path: Path, device: object, entry: Any) -> tuple[Spans, float]:
     try:
         starts, ends = (np.asarray(entry.get(name), np.float64) for name in ("active", "inactive"))
     except (TypeError, ValueError):
-        raise InputError(field, got=entry, expected="lists of numbers active and inactive") from None
+        raise InputError(field, got=entry, expected="two lists of numbers, active and inactive") from None
     if starts.ndim != 1 or starts.shape != ends.shape or not starts.size:
-        raise InputError(field, "active and inactive are not lists of equal length", expected="one span or more")
+        raise InputError(field, "active and inactive are not lists of equal length", expected="one number or more each")
     times = np.column_stack((starts, ends)).ravel()
     if not (np.diff(times) >= 0).all() or times[0] < 0 or not times[-1] <= period:
         raise InputError(field, "its times are not ascending", expected=f"spans from 0 to finish_time, {period:g}")

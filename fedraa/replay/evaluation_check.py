@@ -52,7 +52,7 @@ class Evaluations:
             raise line.wrong(f"the evaluation of step {self._pending[0][0]} must come before this line")
 
     def evaluated(self, line: Line, step: int) -> None:
-        """Check an `eval` line after `step` server updates."""
+        """Check an `eval` line. `step` is the number of server updates in the log before this line."""
         early = self._virtual and len(self._pending) <= self._max_pending_evals
         if self._pending:
             due, t = self._pending.popleft()

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 # A plot shows at most LANES clients. Each client has a lane, a row of the plot.
 LANES = 40
-# The time axis ends when half of the lanes have TASKS_PER_LANE tasks, because more tasks would overlap.
+# The time axis ends when half of the shown clients have TASKS_PER_LANE tasks, because more tasks would overlap.
 TASKS_PER_LANE = 25
 # The palette has only FEW colours for fragments.
 FEW = 7
@@ -34,7 +34,7 @@ def selection_note(run: Run) -> str:
 
 
 def window_end(run: Run) -> float:
-    """Return the end of the plot: the time at which half of the lanes have `TASKS_PER_LANE` tasks."""
+    """Return the time at which the plot ends. Half of the shown clients then have `TASKS_PER_LANE` tasks."""
     tasks = run.tasks.sort_values("start")
     full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
     return float(full.reindex(select_clients(run.clients)).fillna(run.end).median())

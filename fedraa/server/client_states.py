@@ -126,7 +126,8 @@ class ClientStates(Stateful):
 def _new_row(buffer: KeptBuffer, parameters: int) -> Vector:
     """Return the row of a client before its first task.
 
-    NaN stands for the initial model, or for the weights that the client receives with its first task.
+    If `buffer.start` is "model", NaN stands for the value in the initial model. If it is "received", NaN stands for the
+    value that the client receives with its first task.
     """
     start = np.nan if isinstance(buffer.start, str) else buffer.start
     return np.full(buffer.count(parameters), start, np.float32)

@@ -161,7 +161,10 @@ def slice_ranges(
 def find_cut_numbers(
     sizes: Mapping[str, Sizes], widths: Sequence[int], full: Sequence[int]
 ) -> dict[str, dict[Place, CallSizes]]:
-    """Return the sizes in the calls of a submodel, by the name of the module and the place of the call.
+    """Return the sizes that a submodel needs in calls, by the name of the module and the place of the call.
+
+    For example, `x.view(b, t, self.heads, 16)` needs the number of heads of the submodel. The result is empty if the
+    submodel is the full module.
 
     Args:
         sizes: The formulas of the sizes, by the name of the module and the place of the call.
@@ -233,7 +236,7 @@ def grouped_product(x: Tensor, weight: Tensor, *, offs: Tensor, **_: object) -> 
 def _follow_widths(
     name: str, args: Any, kwargs: Mapping[str, Any], call_sizes: CallSizes
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with the sizes of the submodel."""
+    """Return the arguments of a call, after the sizes of the submodel have replaced those of the full module."""
     numbers = call_sizes.numbers
     # A call that creates zeros needs only a changed shape, because it reads no values of a tensor.
     if name in ZERO_MAKERS:
@@ -289,7 +292,10 @@ def _put_numbers(sizes: list[int], places: Sequence[int], call_sizes: CallSizes,
 
 
 def _find_shape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[int, list[int]]:
-    """Return the first dimension of the result that a call's shape argument describes, and the shape argument."""
+    """Return the dimension that the first size in a call's shape argument describes, and the shape argument.
+
+    For `x.unflatten(1, (2, 8))`, these are 1 and [2, 8].
+    """
     if name == "unflatten":
         dim = _find_argument(args, kwargs, 1, "dim")
         return dim % args[0].dim(), list(_find_argument(args, kwargs, 2, "sizes"))

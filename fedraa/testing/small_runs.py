@@ -85,7 +85,7 @@ def run_small_experiment(
         seed: The seed of the global generators of Python, NumPy and torch. A component must not use these generators.
         workers: 1 for one worker. A larger number gives two workers.
         pauses: The number of interruptions. After each, the run continues from a checkpoint with new objects.
-        events: The number of events of an uninterrupted run. The interruptions divide it into equal parts.
+        events: The number of events of an uninterrupted run. The interruptions divide the run into equal parts.
     """
     stops = [events * (number + 1) // (pauses + 1) for number in range(pauses)]
     with _seed_generators(seed), TemporaryDirectory() as folder:
@@ -149,7 +149,7 @@ def _run_part(
         if number >= MAX_EVENTS:
             raise RunFailed(
                 "run",
-                f"it has not ended after {MAX_EVENTS} events; with other components, it ends much earlier",
+                f"it has not ended after {MAX_EVENTS} events, but such a run usually has about 60",
             )
         if until is not None and number >= until:
             stop.set()

@@ -25,7 +25,7 @@ class DeltaView:
         sent: The parameters [k] that the client received.
         mask: True for the coordinates [k] that the client trained. None if it trained all.
         norm: True to also compute the norm when the delta is first read.
-        gather: True if `join` only stores a function. `run_joined` then calls all stored functions for each chunk.
+        gather: True if `join` only stores its function. `run_joined` later calls all stored functions with each chunk.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class DeltaView:
         return starts, np.array([part.stop for part in slices], np.int64)
 
     def _cut_chunk(self, piece: slice) -> tuple[Vector, list[tuple[Index | slice, slice]]]:
-        """Return the delta on the trained coordinates of a chunk, and the places of its values in the model.
+        """Return the delta on the trained coordinates of a chunk, and these coordinates in the model.
 
-        The places are pairs (coordinates in the model, slice of the returned delta).
+        The second result is a list of pairs (coordinates in the model, slice of the returned delta).
         """
         delta = self._new[piece]
         if self._sent is not None:
@@ -148,10 +148,10 @@ class DeltaView:
         return delta, places
 
     def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Return the places of a chunk's trained values in the model, and the positions of these values in the chunk.
+        """Return the trained coordinates of a chunk as coordinates in the model and as positions in the chunk.
 
-        The places are pairs (coordinates in the model, slice of the trained values). The positions are None if the
-        client trained the whole chunk.
+        The first result is a list of pairs (coordinates in the model, slice of the trained values). The second result
+        is None if the client trained the whole chunk.
         """
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None

@@ -22,7 +22,7 @@ class RunLengthArray:
 
     @property
     def lengths(self) -> Starts:
-        """Return the length of each run: the number of elements from one start to the next."""
+        """Return the number of elements from each start to the next start, or from the last start to the end."""
         return np.diff(self.starts, append=self.size)
 
     def __getitem__(self, piece: slice) -> npt.NDArray[Any]:

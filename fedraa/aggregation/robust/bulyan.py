@@ -53,7 +53,10 @@ class Bulyan(DistanceRule):
         return combine_chunks(rows, self._join_chunk)
 
     def _join_chunk(self, block: Numbers) -> Numbers:
-        """Return, for each coordinate of a chunk [n, k], the mean [k] of the values closest to the median."""
+        """Return, for each coordinate of a chunk [n, k], the mean [k] of the values closest to the median.
+
+        If n_c clients trained the coordinate, the mean is over n_c - 2f values. It is NaN if n_c <= 2f.
+        """
         counts = count_rows(block)
         kept = counts - 2 * self.attackers
         distances = np.abs(block - middle_of_sorted(np.sort(block, axis=0), counts))

@@ -62,8 +62,8 @@ class CentredClipping(RobustAggregator):
         for _ in range(self.iterations):
             norms, shares = measure_rows(votes.rows, self._centre, self.sent)
             factors = clip_factors(norms, shares, self.radius)
-            # mean of s_i (delta_i - v) = mean of s_i delta_i - v * mean of s_i
-            # The form on the right of the equals sign needs no copies of the rows.
+            # The mean of s_i (delta_i - v) equals (mean of s_i delta_i) - v * (mean of s_i). The code computes the
+            # second form, because it needs no copies of the rows.
             pulled = weighted_mean(votes.rows, np.ones(len(factors)), factors)
             kept = combine_chunks(votes.rows, partial(_mean_factor, factors=factors))
             self._centre[covered] += pulled[covered] - kept[covered] * self._centre[covered]

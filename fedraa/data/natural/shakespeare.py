@@ -119,7 +119,10 @@ def _rows_of_split(split: LeafSplit, every_position: bool) -> TextWindows:
 
 
 def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the start of each window in one text that joins the windows, each followed by its next character."""
+    """Return the position of the first character of each window in a text that joins all windows.
+
+    In this text the next character follows each window, so a window takes LENGTH + 1 characters.
+    """
     return np.arange(len(windows)) * (LENGTH + 1)
 
 
@@ -146,7 +149,8 @@ def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], li
     roles = {role: text for role, text in texts.items() if len(text) >= MIN_CHARACTERS}
     if not roles:
         expected = (
-            f"speeches with a line 'ROLE:' first and an empty line last, and a role with {MIN_CHARACTERS} characters"
+            "speeches with a line 'ROLE:' first and an empty line last, "
+            f"and a role with at least {MIN_CHARACTERS} characters"
         )
         raise InputError(str(path), "it has no role with enough text", expected=expected)
     step = LENGTH if every_position else 1

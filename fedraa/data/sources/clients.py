@@ -116,9 +116,9 @@ class Source(Protocol):
 class ClientSource:
     """A source from which any process can read clients' samples. It is pickled without samples.
 
-    Inputs are first scaled. Then the partitioner changes them, and then the fixed transforms. Before each read, all
-    random generators are seeded by the run, client, task and epoch. Every epoch reads the samples again if a read draws
-    random numbers or `unsteady` is True.
+    Inputs are first scaled, then changed by the partitioner, and then changed by the fixed transforms. Before each
+    read, all random generators are seeded by the run, client, task and epoch. Every epoch reads the samples again if a
+    read draws random numbers or `unsteady` is True.
 
     Attributes:
         name: Name of the data set.

@@ -115,7 +115,7 @@ class Ties:
             reason: The explanation for users if the ties exclude elements from cuts.
 
         Returns:
-            The labels at index 0 of these dimensions, which keep size 1.
+            The labels at index 0 of these dimensions. The dimensions stay and have size 1.
         """
         first = labels
         for dim in dims:
@@ -194,8 +194,8 @@ class Ties:
     def reason(self, labels: Tensor, roots: Roots) -> str:
         """Return the reason why these labels are never cut.
 
-        The first call of `pin` that affects the labels has this reason as an argument. If no call of `pin` affects the
-        labels, the reason is that of the first call of `tie_along` that affects them.
+        The reason was passed to the first call of `pin` that affects the labels. If no call does, it was passed
+        to the first call of `tie_along` that affects them. Otherwise the labels belong to a single unit.
 
         Args:
             labels: The labels.
@@ -230,7 +230,7 @@ class Roots:
         Args:
             unit_labels: Number of unit labels, with FIXED.
             element_labels: Number of element labels.
-            pairs: The tied labels, each [2, ties].
+            pairs: Arrays [2, ties]. Each column has two labels that are tied.
             pins: The labels that are never cut.
         """
         self._unit_labels = unit_labels
@@ -253,7 +253,7 @@ class Roots:
         return np.where(labels >= _FIRST_ELEMENT_LABEL, labels - _FIRST_ELEMENT_LABEL + self._unit_labels, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """For each label, return the smallest label of its unit, also for units that are never cut."""
+        """Return, for each label, the smallest label of its unit. Units that are never cut keep this label here."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:
@@ -262,9 +262,9 @@ class Roots:
 
 
 def compress_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the labels with at least one dimension, and without the copies that `expand` made.
+    """Return the tensors of labels without repeated values: a dimension that all of them expand gets size 1.
 
-    All tensors must have the same shape. A dimension that is expanded in all of them gets size 1.
+    All tensors must have the same shape. A tensor without dimensions gets the shape [1].
     """
     return tuple(x.reshape(x.shape or (1,)) for x in _shrink_labels(*labels))
 
@@ -278,7 +278,7 @@ def varies_along(labels: Tensor, dim: int) -> bool:
 
 
 def _shrink_labels(*labels: Tensor) -> tuple[Tensor, ...]:
-    """Return the labels. A dimension that `expand` made in all of them gets size 1."""
+    """Return the tensors of labels. A dimension that all of them expand (stride 0) gets size 1."""
     for dim in range(labels[0].dim()):
         if labels[0].size(dim) > 1 and all(x.stride(dim) == 0 for x in labels):
             labels = tuple(x.narrow(dim, 0, 1) for x in labels)

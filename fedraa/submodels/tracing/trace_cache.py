@@ -119,7 +119,7 @@ def _report_slow(text: str, report: Callable[[str], None] | None) -> Iterator[No
 
 @contextmanager
 def _collect_codes(codes: set[CodeType]) -> Iterator[bool]:
-    """Add the code objects of all Python functions that run in the block to `codes`.
+    """Add to `codes` the code objects of all Python functions that run in the block.
 
     Yield True. If a profiler is active, yield False and collect nothing, because Python allows only one profiler.
     """
