@@ -125,7 +125,7 @@ def started_processes(kind: str) -> list[Any]:
 
 
 def visit_files(folder: Path, visit: Callable[[Path], None]) -> None:
-    """Call `visit` with each path in the folder that Ray would send to a cluster as a part of a job."""
+    """Call `visit` with each path in the folder. Skip the paths that Ray does not upload to a cluster with a job."""
     options: dict[str, bool] = {}
     # Ray 2.51 lacks this option, and always omits the files that .gitignore names.
     if "include_gitignore" in inspect.signature(packaging._dir_travel).parameters:

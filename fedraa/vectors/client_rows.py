@@ -10,7 +10,7 @@ import numpy as np
 
 from fedraa.messages import State, Vector
 
-# At most this number of bytes of rows is in memory. Memory-mapped files contain the other rows.
+# Maximum number of bytes of rows in memory. Memory-mapped files contain the other rows.
 IN_MEMORY = 2**30
 BLOCK_BYTES = 2**24
 
