@@ -125,7 +125,7 @@ def started_processes(kind: str) -> list[Any]:
 
 
 def visit_files(folder: Path, visit: Callable[[Path], None]) -> None:
-    """Call `visit` with each path in the folder, except the paths that Ray does not send to a cluster with a job."""
+    """Call `visit` with each path in the folder. Skip the paths that Ray does not upload to a cluster with a job."""
     options: dict[str, bool] = {}
     # Ray 2.51 lacks this option, and always omits the files that .gitignore names.
     if "include_gitignore" in inspect.signature(packaging._dir_travel).parameters:
@@ -150,7 +150,7 @@ def hidden_tips() -> Iterator[None]:
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Make a Ray cluster that starts in the block listen only on loopback.
+    """Let a Ray cluster that starts in the block listen only on loopback.
 
     Ray has this mode for firewalls that ask the user about every open port.
     """
@@ -204,7 +204,7 @@ def _without_agents(start: Any) -> Any:
 
 
 def _replace_agent(word: str) -> str:
-    """Return an argument of a raylet. If the argument sets the command of an agent, the new command is STAND_IN."""
+    """Return `word`, an argument of a raylet. If it sets the command of an agent, replace this command by STAND_IN."""
     flag = word.partition("=")[0]
     if flag in AGENTS:
         return f"{flag}={STAND_IN}"

@@ -24,8 +24,8 @@ def open_calls(options: ClusterOptions, clients: int, parts: Iterable[object]) -
     """Join a cluster in the block, and yield a function that calls functions on the nodes of the cluster.
 
     The yielded function works like `Executor.submit` of concurrent.futures, and returns a future. If a node dies, Ray
-    repeats its calls on other nodes. The future raises the exception of the called function. It raises RunFailed if Ray
-    could not finish the call.
+    repeats its calls on other nodes. The future raises the exception of the called function, or RunFailed if Ray could
+    not finish the call.
 
     Args:
         options: The options of the cluster.

@@ -96,9 +96,9 @@ class LivenessProbe:
         return None
 
     def idle_seconds(self, since: float) -> float:
-        """Return how many seconds of the actor's last idle period are after the monotonic time `since`.
+        """Return for how many seconds after the monotonic time `since` the actor was idle before its last answer.
 
-        The last answer of the actor states this period. For an actor on another node, the result is 0, because the
+        This answer contains the length of the idle period. For an actor on another node, the result is 0, because the
         arguments of a call may still be on the network.
         """
         if self._node_and_pid is None or self._node_and_pid[0] != self._here:
@@ -150,7 +150,7 @@ class LivenessProbe:
         return works
 
     def _cpu_seconds(self) -> float:
-        """Return the CPU seconds of the actor's process; 0 on another node."""
+        """Return the CPU seconds of the actor's process; 0 if it runs on another node or has not answered yet."""
         if self._node_and_pid is None or self._node_and_pid[0] != self._here:
             return 0.0
         return cpu_seconds(self._node_and_pid[1])
@@ -158,7 +158,10 @@ class LivenessProbe:
 
 @ray.method(concurrency_group=PING_GROUP)
 def ping(self: object) -> tuple[str, int, float]:
-    """Return the node, the process id and the idle seconds of an actor; 0 s if its class has no `idle_seconds`."""
+    """Return the node, the process id and the idle seconds of an actor.
+
+    The idle seconds are 0 if the actor's class has no method `idle_seconds`.
+    """
     measure: Any = getattr(self, "idle_seconds", float)
     return runtime.node_id(), os.getpid(), measure()
 

@@ -164,8 +164,8 @@ class ShardedStore:
     def restore_mean(self, mean: Vector) -> None:
         for caller, own in zip(self._callers, self._split.own, strict=True):
             self._unsettled.append(caller.call("load_mean_ref", runtime.put(mean[own])))
-        # A message to a shard repeats each call that the shard has not answered yet. Wait for the answers, so that no
-        # later message repeats the mean.
+        # If a shard has not answered this call, the next message to the shard repeats the call with the whole mean.
+        # Therefore wait for the answers.
         self._settle_shards()
 
     def state(self) -> State:

@@ -70,8 +70,8 @@ COUNTS = {KILL: 1, HANG: 1, FREEZE: 1}
 ROUNDS = 6
 LOST_PERCENT = 3
 RUNS_PER_CLUSTER = 40
-# The disk becomes full only after the log has this size. The first checkpoint then exists. Without a checkpoint, a run
-# cannot be resumed.
+# The disk becomes full only after the log has this size, because the first checkpoint then exists. A run without a
+# checkpoint cannot be resumed.
 MIN_LOG_BYTES = 600
 SHORT = Heartbeat(every=0.5, bound=3.0)
 HUNG_AFTER_S = 6.0

@@ -92,7 +92,9 @@ def print_table(*, quick: bool) -> None:
 
 
 def step_times(model: nn.Module, x: Tensor, repeats: int) -> tuple[list[float], list[float]]:
-    """Return the seconds of alternating training steps without and with the protection.
+    """Return the seconds of training steps without and with fedraa's protection against wrong convolutions.
+
+    Steps of both kinds alternate.
 
     Args:
         model: The model.

@@ -96,7 +96,7 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
         return None
     updates = _forecast_client_of_each_update(spec, steps)
     if terms.local:
-        # A client may still train a task when the run ends, and it also sends this update.
+        # A client may still train one task when the run ends. It also sends the update of this task.
         return int(np.bincount(updates, minlength=clients).max()) + 1
     events = [{"kind": "commit", "client": client} for client in updates]
     return largest_squared(group_updates(events, terms.per_release))

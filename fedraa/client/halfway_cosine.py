@@ -1,4 +1,4 @@
-"""The cosine between the weight changes of both halves of a task. An adaptive learning rate depends on it."""
+"""The cosine between the weight changes in the first and the second half of a task, for an adaptive learning rate."""
 
 import math
 from collections.abc import Sequence

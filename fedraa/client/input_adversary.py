@@ -52,6 +52,8 @@ class Adversary:
     def ascend_loss(self, loss: Tensor) -> None:
         """Take one ascent step on f - `SCALE_PENALTY` ||L - 1||^2 - `SHIFT_PENALTY` ||d||^2.
 
+        The step changes `state`, which contains the factor L and the shift d.
+
         Args:
             loss: f, the loss summed over the batch, at the current weights. It must depend on `state`.
         """

@@ -54,7 +54,7 @@ def _read_clients(samples: GeneratedSamples, seed: int, name: str) -> Tree:
         # The user's function can raise any exception.
         except Exception as error:
             raise locate_error(error, f"client {client}") from error
-        # `ClientSource` raises an error for samples of another shape later.
+        # Skip samples of another shape. `ClientSource` will raise an error for them.
         if not parts or _sample_shapes(x) == _sample_shapes(parts[0]):
             parts.append(x)
             count += len(y)

@@ -21,7 +21,8 @@ def split_objects(
 ) -> tuple[nn.Module | None, Any, dict[str, object]]:
     """Return the model object, the dataset object, and the fields.
 
-    A name is added to the fields, and the object in its place is None. A function that returns a dataset is called.
+    If `model` or `dataset` is a name, the returned fields contain this name, and None is returned in place of the
+    object. A function that returns a dataset is called.
 
     Args:
         model: A module, or the name of a model.

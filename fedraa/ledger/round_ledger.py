@@ -123,9 +123,9 @@ class RoundLedger(TaskLedger):
         return Dropped(dispatch, action, round_complete=self._is_complete())
 
     def lose(self, task: int, elapsed: float) -> Dispatch:
-        """Record a task that is too late for its round, and take it out of the counts of its fragment.
+        """Record a task that is too late for its round, and subtract it from the two counts of its fragment.
 
-        Both counts, of sent tasks and of updates, increased when the task was assigned.
+        The count of sent tasks and the count of updates increased by 1 when the task was assigned.
 
         Args:
             task: A task in flight.

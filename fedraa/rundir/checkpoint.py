@@ -237,7 +237,9 @@ def read_state(content: bytes) -> State:
 
 
 def read_head(path: Path) -> State:
-    """Return the state in a checkpoint without its arrays. This needs less memory than `read_checkpoint`.
+    """Return the state in a checkpoint, with `{"$array": i}` in place of the i-th array.
+
+    This needs less memory than `read_checkpoint`.
 
     Raises Damaged if the file has changed since it was written.
     """

@@ -66,7 +66,7 @@ class AsyncServer(Stateful):
         self._learn = learn
         self.collusion: Collusion | None = None
         """The attack of clients that know the deltas of other clients. It replaces the attackers' updates."""
-        # By client, the last task of each client that will train again from the same weights.
+        # For each client that will train again from the weights of its last task: this last task.
         self._kept_flights: dict[int, InFlightTask] = {}
         self._plan_scheduler()
 

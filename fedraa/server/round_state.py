@@ -24,9 +24,9 @@ class RoundStateContext:
     Attributes:
         size: Number of parameters, d.
         clients: Number of clients.
-        grad_mix: The weight of a client's gradient in local steps; the rest is the weight of the server's momentum.
+        grad_mix: The weight m of a client's gradient in local steps. The server's momentum has the weight 1 - m.
         params: The initial model [d].
-        steps: Mean over the clients of the number of local steps of a task on the whole model.
+        steps: Mean number of local steps of a task on the whole model, over all clients.
         rounds: The limit of rounds of the run, None without such a limit.
         cohort: Expected number of clients in a round, None if it is unknown.
     """

@@ -62,9 +62,9 @@ class Kind:
         registry: The registry of these components.
         tester: A class or function that starts a tester. The tester calls a component with synthetic inputs.
         usual: A built-in component of this kind, for a comparison of the cost.
-        fields: A function from a component to the fields of an experiment with it.
-        arguments: The arguments of a plain function that can serve as a component. Empty if a function cannot.
-        maker: A function from a description to a component. None uses the registry.
+        fields: A function that returns the fields of an experiment with a component.
+        arguments: The arguments of a plain function that can serve as a component. Empty if no function can.
+        maker: A function that makes a component from a description. None uses the registry.
         experiment_maker: A function that returns the small experiment. None uses the samples of `make_vectors`.
         usual_asynchronous: A built-in component for the comparison with an asynchronous method. None uses `usual`.
     """
@@ -111,10 +111,10 @@ def _asynchronous_fields(field: str) -> Fields:
 
 
 def _round_fields(field: str, **more: Any) -> Fields:
-    """Return a function from a component to the fields of an experiment.
+    """Return a function that takes a component and returns the fields of an experiment with it.
 
-    In these fields, the field named `field` has the component as its value. The experiment has rounds, in which each
-    client trains a different mask of the model.
+    The component is the value of the field named `field`. The experiment has rounds, in which each client trains a
+    different mask of the model. `more` are further fields.
     """
     return lambda part: {"method": "ra-fed", field: part, "rounds": ROUNDS, **more}
 
@@ -154,7 +154,8 @@ def _compressor_fields(part: Any) -> dict[str, Any]:
 def _policy_fields(part: Any) -> dict[str, Any]:
     """Return the fields of an experiment whose method has this submodel policy.
 
-    The method is a built-in method with a policy of the same class. If there is none, it is fed-raa or fedavg.
+    The method is a built-in method with a policy of the same class. If no built-in method has such a policy, the
+    method is fed-raa or fedavg.
     """
     base: Method = list_methods()["fed-raa" if part.scheduled else "fedavg"]
     if type(base.submodel) is not type(part):
@@ -172,9 +173,9 @@ def _method_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function from a component to the fields of an experiment.
+    """Return a function that takes a component and returns the fields of an experiment with it.
 
-    In these fields, the field named `field` has the value `(component,)`.
+    The value of the field named `field` is the tuple `(component,)`.
     """
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 

@@ -48,7 +48,10 @@ class Range:
         return int(place >= 1 - EDGE)
 
     def widen_side(self, side: int) -> "Range":
-        """Return the range, extended by half of its length at the lower (-1) or upper (1) end."""
+        """Return the range, extended by half of its length at the lower (-1) or upper (1) end.
+
+        The length of a log range is the difference of the logarithms of its ends.
+        """
         low, high = self._to_scale(self.low), self._to_scale(self.high)
         step = side * (high - low) / 2
         if side > 0:
@@ -56,7 +59,10 @@ class Range:
         return replace(self, low=self._from_scale(low + step))
 
     def rounded(self, value: float) -> Value:
-        """Return the value rounded to `DIGITS` significant digits within the range, or to an integer if `whole`."""
+        """Return the value rounded to `DIGITS` significant digits, or to an integer if `whole`.
+
+        The result is in the range.
+        """
         if self.whole:
             return round(value)
         return min(max(float(f"{value:.{DIGITS}g}"), self.low), self.high)
@@ -235,7 +241,7 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
         raise _wrong_values(name, values, problem="LOW must be below HIGH")
     if log and low <= 0:
         raise _wrong_values(name, values, problem="a logarithmic range begins above 0")
-    # The type of a dotted path is not known here, because it depends on the method. It is checked later.
+    # The type of a dotted path depends on the method, which is not known here. The values are checked later.
     types = {int} if "." in name else _field_types(Experiment.model_fields[name].annotation)
     if not types & {int, float}:
         raise _wrong_values(

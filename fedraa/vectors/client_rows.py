@@ -10,7 +10,7 @@ import numpy as np
 
 from fedraa.messages import State, Vector
 
-# Rows that exceed this number of bytes are kept in memory-mapped files.
+# Maximum number of bytes of rows in memory. Memory-mapped files contain the other rows.
 IN_MEMORY = 2**30
 BLOCK_BYTES = 2**24
 
@@ -88,7 +88,10 @@ class ClientRows:
         return self._find_row(place)
 
     def _allocate_block(self, number: int) -> Any:
-        """Return uninitialised memory for a block. Map it to a file if memory already has `in_memory` bytes of rows."""
+        """Return uninitialised memory for a block.
+
+        If the rows in memory already take `in_memory` bytes, the memory of this block is mapped to a file.
+        """
         shape = (self._each, self._size)
         if number < self._in_memory:
             return np.empty(shape, np.float32)

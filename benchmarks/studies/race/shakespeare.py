@@ -18,7 +18,7 @@ from fedraa.errors import InputError
 ROLES = 10
 # The number of characters in a sample.
 LENGTH = 32
-# Of each role's samples, the first 1 / TESTED are test samples.
+# The first 1 / TESTED of each role's samples are test samples.
 TESTED = 10
 WIDTH, UNITS, SEEN = 16, 256, 8
 Tokens = npt.NDArray[np.int64]

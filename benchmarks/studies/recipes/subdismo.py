@@ -142,7 +142,8 @@ def _stand_in_notes(scale: Scale) -> tuple[str, ...]:
     return scale.pick_value((DIGITS, BLOCKS), (SUBSET, BLOCKS), ())
 
 
-# Half of the clients train a quarter of the model, and half train half of it. With PruneFL all clients train one half.
+# Half of the clients train a quarter of the model, and the others train half of the model. With PruneFL, all clients
+# train the same half of the parameters.
 CAPACITY_FIELDS: dict[str, dict[str, Any]] = {
     "oap": {"capacities": (0.25, 0.5)},
     "fedrolex": {"capacities": (0.25, 0.5), "submodel.capacities.redraw": False},

@@ -44,8 +44,8 @@ class Votes:
     def by_fragment(self) -> list[Rows]:
         """Return one list of rows per fixed fragment: the deltas of the clients that trained the fragment.
 
-        If a client of a list did not train a coordinate, all rows of this list have NaN at this coordinate.
-        Without fixed fragments, one list has all rows.
+        The rows of a list have values only at the coordinates that all clients of the list trained, and NaN elsewhere.
+        Without fixed fragments, the result is one list with all rows.
         """
         numbers = sorted(set(chain.from_iterable(self.fragments)))
         if not numbers:

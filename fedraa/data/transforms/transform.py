@@ -46,7 +46,10 @@ class Transform(ABC):
         """Return changed copies of the samples [b, ...]."""
 
     def fitted(self, x: Tensor) -> "Transform":
-        """Return the transform with values that depend on the training inputs [n, ...], such as their mean."""
+        """Return the transform for these training inputs [n, ...].
+
+        A subclass may compute values from the inputs, such as their mean. By default, the transform does not change.
+        """
         return self
 
 
@@ -104,7 +107,7 @@ class Transforms:
         return x
 
     def fitted(self, x: Any) -> "Transforms":
-        """Return the transforms with values that depend on the training inputs, such as their mean.
+        """Return the transforms for these training inputs. Some compute values from the inputs, such as their mean.
 
         Raises:
             InputError: A transform cannot be applied to these inputs.

@@ -107,7 +107,10 @@ class Arbitrary(SubmodelPolicy):
         return Pure(draw_assignment)
 
     def _draw_large_clients(self, run: RunContext, *when: int) -> frozenset[int]:
-        """Return the clients that train at level L. For MIX, the seed and `when` determine a random half."""
+        """Return the clients that train half of the regions (level L).
+
+        With level MIX, the result is a random half of the clients, which the seed and `when` determine.
+        """
         if self.level == "L":
             return frozenset(range(run.clients))
         if self.level == "S":
@@ -124,7 +127,7 @@ class Arbitrary(SubmodelPolicy):
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
             return lambda chosen, *when: np.isin(region_of, chosen)
-        run.check_units(self.parts, InputError("submodel", "every group needs a unit for each region", got=self.parts))
+        run.check_units(self.parts, InputError("submodel", "each region needs a unit of every group", got=self.parts))
         return lambda chosen, *when: _between_units(
             run.traced, self.parts, len(chosen), generator(run.seed, "regions of units", *when)
         )
@@ -135,10 +138,10 @@ class RegionSchedule(SubmodelPolicy):
     """RA-Fed and RAM-Fed with a fixed schedule of regions (RAM-Fed, Figures 3 and 4).
 
     In round 0, all clients train all regions. In a later round, each client trains one region, and `trained` regions
-    have clients. One region has most of the clients. Each other region has `coverage` clients.
+    have clients. One of these regions has most of the clients. Each of the others has `coverage` clients.
 
-    A client moves to the next region after `spell` rounds. It trains the same region again
-    tau = (parts - 1) * spell + 1 rounds after it last trained it (Assumption 6).
+    A client moves to the next region after `spell` rounds. It returns to a region tau = (parts - 1) * spell + 1 rounds
+    after its last round with this region (Assumption 6).
 
     Attributes:
         coverage: Smallest number of clients that train a region with clients, Gamma*.
@@ -193,7 +196,7 @@ def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Genera
 
     Args:
         traced: The traced model.
-        parts: Number of regions in each group.
+        parts: Number of regions in each width group (units that are cut together, such as the neurons of a layer).
         count: Number of regions to draw in each group.
         rng: Source of random numbers.
     """
