@@ -22,7 +22,7 @@ logger = logging.getLogger("fedraa")
 class _Lines(logging.Handler):
     """A handler that prints log records as plain lines.
 
-    Warnings go to stderr, other records to stdout if `to_stdout` is True.
+    Warnings go to stderr. Other records go to stdout if `to_stdout` is True, otherwise also to stderr.
     """
 
     def __init__(self, *, to_stdout: bool) -> None:

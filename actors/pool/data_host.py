@@ -33,7 +33,7 @@ class DataHost:
 
         Args:
             problem: The options of the data set.
-            dealing: The settings with which the data set is dealt to the clients.
+            dealing: The settings with which the data set is divided among the clients.
             wanted: The checksum of the data on the driver's node.
 
         Raises:
@@ -60,9 +60,9 @@ class DataHosts:
 
     Attributes:
         problem: The options of the data set.
-        dealing: The settings with which the data set is dealt to the clients.
+        dealing: The settings with which the data set is divided among the clients.
         fingerprint: The checksum of the data on the driver's node.
-        heartbeat: The bounds of liveness probes.
+        heartbeat: The interval and the bounds of liveness probes.
     """
 
     problem: ProblemOptions

@@ -290,10 +290,10 @@ class RayExecutor:
         self._deliver_outcome(call, result, wrong, of_client=of_client)
 
     def _continue_startup(self, handle: WorkerHandle, answer: str | Blocks) -> None:
-        """Continue the start of a worker after its first answer, or after the answer of its data host.
+        """Continue the start of a worker with the answer to its START call or its LOAD call.
 
-        The first answer is the id of the worker's node. With data hosts, the worker's data are then requested from the
-        host on this node. This data host answers with the loaded data. After this answer the worker is ready.
+        START returns the id of the worker's node. Without data hosts, the worker is then ready. With data hosts, a LOAD
+        call follows. It returns the data from the data host of this node, and the worker is then ready.
         """
         if isinstance(answer, Blocks):
             handle.blocks = answer

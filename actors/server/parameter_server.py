@@ -192,7 +192,7 @@ class ParameterServer:
                 self._filled = True
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
-        """Return the changes of the run directory since its files had the stamps `seen`."""
+        """Return the changes of the run directory since `seen`, the last known size and time of each file."""
         return read_changes(self._directory, seen)
 
     def close(self) -> None:

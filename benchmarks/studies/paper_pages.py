@@ -58,7 +58,7 @@ class PaperPage:
         name: The paper's name in claims.toml.
         key: The key of its entry in papers.bib.
         proposes: Sentences that describe the paper's method.
-        study: The study that the page's command repeats, at the size quick.
+        study: The study that the page's command repeats, in the size `quick`.
     """
 
     name: str

@@ -118,7 +118,8 @@ def _fit_vertical_axis(axes: Axes, ranges: Sequence[tuple[float, float]]) -> Non
 def _draw_curves(axes: Axes, runs: Sequence[Finished], looks: Looks, along: str) -> list[tuple[float, float]]:
     """Draw each row's mean accuracy and its range over the seeds, up to the end of the row's shortest run.
 
-    Returns the minimum and the maximum of each mean curve without its first part, the fraction `AXIS_FROM`.
+    Returns the minimum and the maximum of each mean curve. The first part of a curve,
+    the fraction `AXIS_FROM`, does not count.
     """
     ranges = []
     for row in dict.fromkeys(finished.cell.row for finished in runs):
@@ -219,8 +220,8 @@ def _widen_axis(axes: Axes, metric: Metric) -> None:
 def _scale_paper_value(study: Study, entry: Entry, numbers: Sequence[Entry]) -> float | None:
     """Return the paper's number in our units; None if it cannot be converted.
 
-    For a metric with other units than the paper's, the factor is our number in the reference row, divided by the
-    paper's number in this row.
+    If the paper measures the metric in other units, its number is multiplied by a factor. The factor is our number in
+    the reference row, divided by the paper's number in the reference row.
     """
     if entry.paper is None or not entry.metric.own_units:
         return entry.paper

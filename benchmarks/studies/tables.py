@@ -59,7 +59,7 @@ class Entry:
 
     @property
     def text(self) -> str:
-        """The mean with its interval. If a seed missed the target, the number of seeds that reached it."""
+        """The mean with its interval. If a seed missed the target, a text such as `reached in 2 of 3`."""
         if not self.values:
             return "failed"
         form = self.metric.form

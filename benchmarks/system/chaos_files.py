@@ -50,11 +50,15 @@ Damage = Callable[[bytes, np.random.Generator], bytes]
 
 @dataclass(frozen=True)
 class Row:
-    """A disturbance, its target and its outcome.
+    """A trial: a disturbance and its outcome.
 
     Attributes:
-        lost: The number of missing tasks.
-        doubled: The number of repeated tasks.
+        kind: The kind of disturbance.
+        what: A description of the disturbance, such as the damage to a file.
+        outcome: `harmless`, `noticed`, or the failure.
+        message: The error messages of the trial.
+        lost: The number of tasks without a commit. For simultaneous starts, the number of lost runs.
+        doubled: The number of tasks with two commits.
     """
 
     kind: str
@@ -282,13 +286,15 @@ def full_disk(room: int, largest_write: int) -> Iterator[None]:
 
 
 def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int) -> Iterator[Row]:
-    """Fill the disk twice while a log line is written, then free it, and yield the outcomes.
+    """Run experiments on a disk that becomes full, and yield the outcomes.
+
+    The disk becomes full during the run, and again when the run is resumed. Then the run is resumed with free space.
 
     Args:
         method: The name of the method.
         folder: An empty folder.
         rng: The generator that chooses when the disk is full.
-        count: The number of runs.
+        count: The number of experiments.
     """
     undisturbed = run(make_experiment(method, folder / "undisturbed")).directory
     expected = comparable_log(undisturbed)

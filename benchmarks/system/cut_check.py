@@ -53,7 +53,7 @@ def check_cut(traced: Traced, example: Tree, indices: IndexSet, seed: int = 0, w
 def _check_cut(
     traced: Traced, example: Tree, indices: IndexSet, seed: int, outer: IndexSet, dtype: torch.dtype
 ) -> None:
-    """Check a cut in one number type. `outer` is a larger cut. Its submodel takes the place of the full module."""
+    """Check a cut with one dtype. The submodel of the larger cut `outer` takes the place of the full module."""
     rng = torch.Generator().manual_seed(seed)
     traced = dataclasses.replace(traced, module=copy_structure(traced.module))
     _randomise_statistics(traced, rng)
@@ -92,7 +92,7 @@ def _check_cut(
 
 
 def _random_values(module: nn.Module, rng: torch.Generator) -> np.ndarray:
-    """Return random parameters with which activations stay near 1. No parameter is 0 or 1."""
+    """Return random parameters that keep the size of activations near 1. No parameter is 0 or 1."""
     parts = [np.zeros(0, np.float32)]
     for p in trainable_parameters(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5

@@ -1,1 +1,1 @@
-"""Methods, each a combination of four choices, and checks that the choices fit together."""
+"""Methods, and checks of methods. A method combines submodels, local training, a server update and a schedule."""

@@ -92,8 +92,8 @@ def _check_refused(name: str, method: Method) -> None:
         refused |= getattr(resolved, "refuses", {})
         is_robust = isinstance(resolved, RobustAggregator)
     compressor = COMPRESSOR.resolve(local.compressor)
-    # If the server does not support compression, it refuses only compressors that drop entries. If the local algorithm
-    # does not support it, all lossy compressors are refused, because the algorithm uses the delta before compression.
+    # If the server does not support compression, only compressors that drop entries are refused. If the local algorithm
+    # does not support compression, all lossy compressors are refused: the algorithm uses the delta before compression.
     is_compressed = compressor.drops
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless

@@ -154,7 +154,7 @@ def _check_labels(name: str, y: Array) -> None:
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise InputError(name, got=y, expected="integers of shape [samples]", hint=hint_for_labels(y))
     if y.min() < 0:
-        raise InputError(f"{name} row {y.argmin()}", got=int(y.min()), expected="labels from 0")
+        raise InputError(f"{name} row {y.argmin()}", got=int(y.min()), expected="labels of 0 or more")
 
 
 def refuse_nan_labels(name: str, y: Array) -> None:
@@ -216,7 +216,7 @@ def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
     for name, x in zip(("x_train", "x_test"), both, strict=True):
         if x.min() < 0:
             hint = "if these are features, pass x.astype('float32')"
-            raise InputError(name, got=int(x.min()), expected="tokens, which count from 0", hint=hint)
+            raise InputError(name, got=int(x.min()), expected="tokens of 0 or more", hint=hint)
     return [np.require(x, np.int64, ["C", "W"]) for x in both]
 
 

@@ -205,7 +205,7 @@ class Loop:
     def _time_is_up(self) -> bool:
         """Return True if the time is over the limit. On the virtual clock, the due time of the next update counts."""
         limit = self._limits.time
-        # A due evaluation comes first, because the model to evaluate is older than the limit.
+        # A due evaluation runs before the end, because its model was reached within the time limit.
         if limit is None or self.evaluations.due(self.server.step):
             return False
         if self.clock.wall:
@@ -250,7 +250,7 @@ class Loop:
         self.executor.submit(task, due)
 
     def _write_checkpoint(self) -> None:
-        """Save a checkpoint. Log it only with `checkpoint_every`, because other checkpoints depend on real time."""
+        """Save a checkpoint. Log it only if `checkpoint_every` is set: other checkpoints depend on real time."""
         with self.times.server.on("save"):
             if self._checkpoints.every is not None:
                 self.log.record("checkpoint", self.clock.now, step=self.server.step)
@@ -325,11 +325,11 @@ class Loop:
         self.server.task_table.lost.clear()
 
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
-        """Return the outcome if it is an accepted update or a client's fault. Handle others and return None.
+        """Return the outcome if it is an accepted update or a client's fault. Handle other outcomes and return None.
 
         Args:
             outcome: The outcome that the executor returned.
-            number: The number of its task, or None if the task already has an outcome.
+            number: The number of the outcome's task, or None if the task already has an outcome.
         """
         sent = self._tasks.find(number)
         fault: Fault

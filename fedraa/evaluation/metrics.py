@@ -20,7 +20,7 @@ from fedraa.objectives import Classification, MetricSpec, Objective
 from fedraa.objectives.metric_spec import PERSONAL, Direction
 
 METRICS: ComponentRegistry[Any] = ComponentRegistry("metrics", (), {})
-# Logs, summaries or reports use these names for other values.
+# Logs, summaries or reports use these names, so a custom metric cannot have one of them.
 _LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst", *PERSONAL)
 _TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
 _FAILURES = ("dropped", "dropped_clients", "quarantined")
@@ -39,8 +39,8 @@ class Metric(ABC):
             def values(self, outputs, labels):
                 return (outputs.topk(3).indices == labels[:, None]).any(dim=1)
 
-    `name` is its column in evals.csv, by default the name of the class. A plain function `(outputs, labels)` is also a
-    metric. The values may depend only on the arguments, because each worker has a copy.
+    `name` is the metric's column in evals.csv, by default the name of the class. A function `(outputs, labels)` is also
+    a metric. Each worker has a copy of the metric, so the values may depend only on the outputs and the labels.
     """
 
     name: str

@@ -79,7 +79,7 @@ class FLoRA(LowRank):
             assert rng is not None
             delta[pair.merged] = product / self._samples
             moved[pair.merged] = True
-            # The server optimizer must not move the adapters, which `begin` has set.
+            # The server optimizer must not move the adapters, because `begin` sets their new values.
             moved[pair.a] = moved[pair.b] = False
             pair.begin(self._params, rng)
         self._round += 1
@@ -130,7 +130,7 @@ register(
                 "lr": 3e-4,
                 "local_epochs": 1,
                 "batch_size": 128,
-                # Ranks of the paper: 64, 32, 16, 16, 8, 8 and four times 4, as shares of 64.
+                # The paper's ranks are 64, 32, 16, 16, 8, 8, 4, 4, 4 and 4. A capacity is a rank divided by 64.
                 "capacities": (1.0, 0.5, 0.25, 0.25, 0.125, 0.125, *[0.0625] * 4),
                 "weights": "samples",
             },

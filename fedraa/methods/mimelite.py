@@ -31,7 +31,10 @@ from fedraa.vectors.index_ranges import where_of
 
 @dataclass
 class FrozenMomentum(GlobalMomentum):
-    """MimeLite: m <- (1 - beta) mean full-batch gradient at theta + beta m, frozen while clients train."""
+    """The server's momentum m of MimeLite, which does not change while clients train.
+
+    After a round: m <- (1 - beta) * g + beta * m. Here g is the mean of the clients' full-batch gradients at theta.
+    """
 
     keeps: ClassVar[str] = "m [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(

@@ -1,4 +1,4 @@
-"""Check the decisions and weights of a logged run. A ledger makes every decision again for the comparison."""
+"""Check the decisions and the weights in the log of a run. A ledger computes each decision a second time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -25,12 +25,12 @@ class Checker(ABC, Generic[Ledger]):
 
     Args:
         rules: The rules of the run.
-        ledger: The ledger that makes the decisions again.
+        ledger: The ledger that computes the decisions a second time.
         waiting: The clients that wait for a task at the start.
 
     Attributes:
         clock: The times of the tasks, and the clients that wait.
-        due: The kind of the next line; None if several kinds are possible.
+        due: The kind of the next line in the log; None if several kinds are possible.
     """
 
     def __init__(self, rules: Rules, ledger: Ledger, waiting: Iterable[int]) -> None:
@@ -87,9 +87,9 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. The ledger chooses the fragment if `fragment` is None."""
 
     def _uncheckable_fragment(self, line: Line) -> int | None:
-        """Return the fragment (or submodel number) in the line if the ledger cannot compute it.
+        """Return the fragment in the log line if the ledger cannot compute it, otherwise None.
 
-        Return 0 if the method sends the whole model, and None if the ledger computes the fragment.
+        If the method draws submodels, return the number of the submodel. If it sends the whole model, return 0.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0

@@ -42,7 +42,7 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
     counts = label_counts(data)
     sizes = data.sizes
     chosen = np.arange(len(sizes))
-    # If there are too many clients, the picture shows MOST_ROWS of them, at evenly spaced ranks by size.
+    # If there are too many clients, they are sorted by size, and the picture shows MOST_ROWS evenly spaced ones.
     if len(sizes) > MOST_ROWS:
         by_size = np.argsort(-sizes, kind="stable")
         chosen = by_size[np.linspace(0, len(sizes) - 1, MOST_ROWS).astype(np.int64)]

@@ -99,7 +99,8 @@ def mean_interval(values: pd.Series, form: str, better: Direction = "min") -> st
     Args:
         values: The values, one per seed.
         form: The format of a number.
-        better: The better direction of the metric. If it is `max` and all values are from 0 to 1, so is the interval.
+        better: The better direction of the metric. If it is `max` and no value is outside 0 to 1,
+            the interval also stays between 0 and 1.
     """
     numbers = values.to_numpy(np.float64)
     if not np.isfinite(numbers).all():

@@ -10,7 +10,7 @@ from fedraa.server.tasks import TaskTable
 
 
 class PolyakAveraging:
-    """A wrapper of a server that keeps a mean of the server's models.
+    """A wrapper around a server. It keeps a running mean of the server's models.
 
     Clients train the current model. Evaluations use `params`, the mean. After step t (the first is t = 0):
     mean <- mean + (theta - mean) / (share * t + 1).

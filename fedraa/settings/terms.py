@@ -20,7 +20,7 @@ TERMS: tuple[str, ...] = get_args(Terms)
 Tuned = Mapping[str, Mapping[str, Any]]
 """Values by method. Each key is a field of an experiment or a path of the method."""
 
-# The terms `equal` set these values.
+# The option `--terms equal` sets these values.
 EQUAL: dict[str, Any] = {
     "momentum": 0.0,
     "weight_decay": 0.0,
@@ -91,7 +91,7 @@ def check_schedules(experiments: Mapping[str, Experiment]) -> None:
 
 
 def _equal_values(experiment: Experiment, method: Method) -> dict[str, Any]:
-    """Return the values of the terms `equal` that the experiment does not set."""
+    """Return the values that `--terms equal` sets, except for fields that the experiment sets."""
     values = {field: value for field, value in EQUAL.items() if chosen_value(experiment, field) is None}
     if experiment.local_steps is not None:
         values.pop("local_epochs", None)
@@ -135,7 +135,7 @@ def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *
 
 
 def _field_default(name: str) -> Any:
-    """Return the default of an experiment's field; None for a path."""
+    """Return the default of an experiment's field; None for a path such as `local.momentum`."""
     if name not in Experiment.model_fields:
         return None
     return Experiment.model_fields[name].default

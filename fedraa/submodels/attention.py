@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class CutAttention(nn.MultiheadAttention):
-    """An `nn.MultiheadAttention` with fewer heads. Its inputs and outputs have the whole embedding.
+    """An `nn.MultiheadAttention` with fewer heads. Its inputs and outputs keep the full embedding width.
 
     A cut replaces the class of an attention layer by this one. The parameters keep their names and order. Inputs must
     be batched, and masks must be equal for all heads.

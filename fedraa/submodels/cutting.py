@@ -33,7 +33,7 @@ def shrink_module(
         module: The full module.
         kept: The indices to keep along each cut dimension, by names of tensors. All other tensors are copied whole.
         grouped: Names of the weights of grouped convolutions. A cut removes whole groups of channels.
-        sizes: The sizes in the code of each module, and the sizes that replace them.
+        sizes: The sizes that the code of a module uses, such as the arguments of a reshape, and their replacements.
     """
     memo = copy_computed(module) | copy_scripts(module)
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
@@ -110,7 +110,10 @@ def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:
 
 
 def _find_weight(layer: nn.Module) -> Tensor | None:
-    """Return the weight of a layer. If the weight is computed, return a tensor with the weight's shape instead."""
+    """Return the weight of a layer, or None if the layer has no weight.
+
+    With weight normalisation, return the direction `v`, which has the shape of the weight.
+    """
     own = dict(layer.named_parameters(recurse=is_parametrized(layer)))
     known = (own.get(name) for name in _WEIGHTS)
     return next(

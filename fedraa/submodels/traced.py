@@ -106,7 +106,7 @@ class Traced:
         Layers of other groups are never cut.
 
         Args:
-            patterns: Names of groups or of modules that contain them, or `fnmatch` patterns of names of groups.
+            patterns: Names of groups, names of modules that contain groups, or `fnmatch` patterns of group names.
 
         Raises:
             InputError: A pattern matches no group.

@@ -35,7 +35,7 @@ class CoverageCounter:
         self._total = 0.0
 
     def add(self, change: DeltaView, amount: float = 1.0) -> None:
-        """Add `amount` to the coordinates that a client trained."""
+        """Add `amount` to the counter of each coordinate that a client trained."""
         if change.whole:
             self._whole += self._kind(amount)
             return
@@ -70,7 +70,7 @@ class CoverageCounter:
         self._whole = self._kind(state["whole"])
         if np.any(state["count"]):
             self._coordinate_sums()[:] = state["count"]
-            # The state does not contain `_total`. This value makes later calls of `add` visit each coordinate.
+            # The state does not contain `_total`. With LARGEST_EXACT, later calls of `add` visit each coordinate.
             self._total = LARGEST_EXACT
 
     def _finish_sums(self) -> Sums:

@@ -90,13 +90,13 @@ def _record_module(
 ) -> tuple[Recorder, list[list[str]]]:
     """Run the module and record the run. A large module runs with shapes instead of values if it can.
 
-    Also return the names of the functions that ran in evaluation mode and in training mode. The list is empty if the
-    module ran with values.
+    Also return the names of the functions that ran in evaluation mode and in training mode. The list of names is
+    empty if the module ran with values.
 
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For a parameter with several possible unit dimensions, by name: which of them to use, from 0.
+        choices: By name of a parameter: which of its possible unit dimensions to use, from 0.
     """
     if _is_large(module):
         recorder, ran = _record_shapes(module, example, choices)
@@ -115,7 +115,7 @@ def _record_shapes(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: For a parameter with several possible unit dimensions, by name: which of them to use, from 0.
+        choices: By name of a parameter: which of its possible unit dimensions to use, from 0.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -149,7 +149,7 @@ def _record_run(
         module: The module.
         example: A batch of at least two inputs.
         shapes: A copy of the module on the meta device, which computes only shapes. None runs the module with values.
-        choices: For a parameter with several possible unit dimensions, by name: which of them to use, from 0.
+        choices: By name of a parameter: which of its possible unit dimensions to use, from 0.
         fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
     """
     # A copy runs, because a run in training mode would change the running statistics of the module.
@@ -198,10 +198,10 @@ def _record_run(
 
 
 def _run_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object]:
-    """Run the module. Return the functions that ran and the sources of their arguments, to compare two runs.
+    """Run the module. Return the functions that ran and the sources of their arguments.
 
-    A source is the parameter, or the earlier function, from which a tensor comes. The last entries are the sources of
-    the module's output.
+    The caller compares the results of two runs. A source is the parameter, or the earlier function, from which a tensor
+    comes. The last entries are the sources of the module's output.
 
     Args:
         recorder: The recorder.
@@ -224,8 +224,8 @@ def _run_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obje
 def _run_opposite_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
     """Run the module with the opposite result of each condition that depends on data, such as `if x.max() > 1`.
 
-    Return the functions that ran, or None if the code raises an error. If an error is raised or the same functions run,
-    the conditions only check the data.
+    Return the functions that ran, or None if the module's code raises an error. The conditions only check the data if
+    the result is None, or if the same functions ran as in the normal run.
 
     Args:
         recorder: The recorder.
