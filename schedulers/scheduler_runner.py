@@ -37,7 +37,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(eq=False)
 class FragmentStats:
-    """Statistics of the M fragments, which the server updates. `SchedulingContext` documents the arrays [M]."""
+    """Statistics of the M fragments. The server updates them. `SchedulingContext` documents the arrays [M]."""
 
     counts: Ints
     sent: Ints

@@ -193,7 +193,10 @@ def _shut_down_after(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """Set a random token in the block. If the environment has a token or disables tokens, change nothing."""
+    """Set a random Ray token in the block: only processes with this token can use the cluster.
+
+    If the environment has a token or disables tokens, change nothing.
+    """
     if {TOKEN, f"{TOKEN}_PATH"} & os.environ.keys() or os.environ.get(MODE, "").lower() == "disabled":
         yield
         return

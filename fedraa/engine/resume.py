@@ -40,8 +40,8 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registry for each field of a method. A registry creates a component from a text, so that the component can be
-# compared with a mapping.
+# For each field of a method: the registry of its components. The registry turns a text such as `adam(beta1=0.8)` into a
+# component, which can then be compared with the description of a component in config.json.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,
@@ -123,7 +123,10 @@ def rebuild_run(
 
 
 def resume_command(spec: RunSpec, directory: Path) -> str:
-    """Return the command that resumes an interrupted run, or the Python call if it needs objects."""
+    """Return the command that resumes an interrupted run.
+
+    A run that was started with objects is resumed from Python. The result is then the Python call.
+    """
     written = spec.experiment.model_dump(mode="json")
     from_scripts = [name for name, value in written.items() if any(map(_is_script_path, paths_in(value)))]
     names = list(dict.fromkeys([*spec.object_fields, *from_scripts]))
