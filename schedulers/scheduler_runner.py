@@ -52,7 +52,7 @@ class FragmentStats:
 
 
 def count_once(counts: Ints, before: Ints) -> None:
-    """Count one update per trained fragment in a round, regardless of the number of its clients.
+    """Count a round as one update of each trained fragment, even if several clients trained the fragment.
 
     The server calls the function at the end of a round. Both arrays are changed in place.
 

@@ -84,7 +84,7 @@ def load_for_resume(
     check_names(fields, Experiment.model_fields)
     longer = {name: value for name, value in fields.items() if name in StopOptions.model_fields}
     if not longer and (directory / SUMMARY).exists():
-        hint = "extend it by a larger --updates, --rounds, --time, --target-accuracy or --target"
+        hint = "extend it with a larger --updates, --rounds, --time, --target-accuracy or --target"
         raise InputError("run", "it has ended", got=directory, hint=hint)
     spec = rebuild_run(directory, model, dataset, fields, trust=trust, doing=doing)
     if longer:
@@ -364,5 +364,5 @@ def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) ->
             names = [name for name, limit in StopOptions.LIMITS.items() if limit == reason]
             hint = ""
             if names:
-                hint = "extend it by " + " or ".join(f"--{name.replace('_', '-')}" for name in names)
+                hint = "extend it with " + " or ".join(f"--{name.replace('_', '-')}" for name in names)
             raise InputError("run", f"it ended by {reason}", got=history.directory, hint=hint)

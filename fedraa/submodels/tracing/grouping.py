@@ -298,7 +298,7 @@ def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None
     for g in np.unique(owners).tolist():
         mine = counts[owners == g]
         if len(mine) != groups[g].size or len(set(mine.tolist())) > 1:
-            # The number of indices of this dimension differs between units of the group.
+            # The units of the group do not all have the same number of indices in this dimension.
             return None
         times.append((g, int(mine[0])))
     return SizeFormula(int((ids < 0).sum()), tuple(times))
