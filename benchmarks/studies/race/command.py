@@ -70,7 +70,7 @@ def _select_by_options(options: RunOptions) -> tuple[list[Setting], list[Entrant
 
 
 def _refusals(settings: Sequence[Setting], entrants: Sequence[Entrant]) -> dict[tuple[str, str], str]:
-    """Return the reasons why entrants cannot run, by setting name and entrant name."""
+    """Return why entrants cannot run in a setting. A key is the setting's name and the entrant's name."""
     reasons = {(s.name, e.name): e.refusal_reason(s) for s, e in product(settings, entrants)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 

@@ -40,7 +40,7 @@ def read_stackoverflow(data_dir: Path | None, users: int = 1000, sentences: int 
     Args:
         data_dir: The folder with `stackoverflow.sqlite`.
         users: The number of users to read.
-        sentences: The maximum number of sentences of a user in each split. The first ones are read.
+        sentences: The maximum number of sentences of a user in each split. If a user has more, the first are read.
     """
     path = find_folder("stackoverflow", data_dir, lambda root: (root / FILE).is_file(), GET) / FILE
     try:
