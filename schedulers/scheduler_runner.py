@@ -37,7 +37,7 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 @dataclass(eq=False)
 class FragmentStats:
-    """Statistics of the M fragments, which the server updates. `SchedulingContext` documents the arrays [M]."""
+    """Statistics of the M fragments. The server updates them. `SchedulingContext` documents the arrays [M]."""
 
     counts: Ints
     sent: Ints
@@ -52,7 +52,7 @@ class FragmentStats:
 
 
 def count_once(counts: Ints, before: Ints) -> None:
-    """Count one update per trained fragment in a round, regardless of the number of its clients.
+    """Count a round as one update of each trained fragment, even if several clients trained the fragment.
 
     The server calls the function at the end of a round. Both arrays are changed in place.
 

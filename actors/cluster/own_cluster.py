@@ -163,7 +163,7 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
                 include_dashboard=False,
                 logging_level=logging.ERROR,
                 log_to_driver=False,
-                # Other users can read Ray's own folder, so it is inside a private folder.
+                # Other users could read Ray's default folder, so the cluster uses a private folder.
                 _temp_dir=str(folder / "ray"),
                 # Ray's hook for `uv run` would ask Ray's agents for an environment. This cluster has no agents.
                 _skip_env_hook=True,
@@ -193,7 +193,10 @@ def _shut_down_after(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _own_token() -> Iterator[None]:
-    """Set a random token in the block. If the environment has a token or disables tokens, change nothing."""
+    """Set a random Ray token in the block: only processes with this token can use the cluster.
+
+    If the environment has a token or disables tokens, change nothing.
+    """
     if {TOKEN, f"{TOKEN}_PATH"} & os.environ.keys() or os.environ.get(MODE, "").lower() == "disabled":
         yield
         return

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 from fedraa.messages import Index, Task
 
-# A call of several tasks takes about this time. Longer calls would save little, because a call costs only milliseconds.
+# Tasks are added to a call until the call takes about this time. Longer calls would save little, because sending a call
+# costs only milliseconds.
 GROUP_SECONDS = 0.1
 # The answer to a call of several tasks has at most this size.
 GROUP_BYTES = 16 * 2**20
@@ -89,12 +90,13 @@ class Queues:
         return bool(self._waiting[group])
 
     def take(self, group: int, places: int) -> list[Task]:
-        """Remove and return the tasks of the next call: the next due task, and short tasks after it.
+        """Remove and return the tasks of the next call: the next due task, and further tasks while the call is short.
+
+        A call gets at most max(waiting tasks / places, stack) tasks. A worker trains `stack` tasks as one batch.
 
         Args:
             group: The worker group.
-            places: The number of calls that the group's workers can have at the same time. A call gets at most
-                1 / `places` of the waiting tasks, or `stack` tasks if this is more.
+            places: The number of calls that the group's workers can have at the same time.
         """
         waiting = self._waiting[group]
         share = len(waiting) // places

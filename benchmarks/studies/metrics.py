@@ -180,7 +180,8 @@ def _least_trained(history: History) -> float:
 LEAST_COVERAGE = Metric("least coverage", _reduce_rounds("coverage_min_trained", min), None, ".1f")
 # The papers call the smallest percentage of trained coordinates S*.
 LEAST_TRAINED = Metric("least trained %", _least_trained, None, ".1f", within=PERCENT)
-# The maximum number of consecutive rounds in which no client trained a coordinate.
+# For each coordinate: the longest sequence of rounds in which no client trained it. The metric is the
+# maximum over the coordinates.
 LONGEST_UNTRAINED = Metric("longest untrained", _reduce_rounds("longest_untrained", max), None, ".1f")
 
 

@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "paper004.csv"
 TARGET = 0.93
 # Seconds to the target in the paper. The paper calls FedAsync (Xie et al.) Fed-Sync.
 TABLE_2 = {"fed-raa": 91.06, "fedasync": 242.46, "fedavg": 406.35, "fedprox": 866.40}
-# The time limit of a run in virtual seconds. FedAvg needs about 10.
+# The time limit of a run, on the virtual clock. FedAvg reaches the target at about the time 10.
 BUDGET = 60.0
 
 

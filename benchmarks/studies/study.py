@@ -78,8 +78,8 @@ class Study:
         claims: Claims of the paper for which it states no numbers.
         seeds: The seeds of each cell.
         along: The horizontal axis of the curves; None draws no curves.
-        fixed: The name of a column, if the columns are values of one hyperparameter. The page then compares the rows
-            twice: all rows in this column, and each row in its best column. None for other columns.
+        fixed: The name of one column, if the columns are values of one hyperparameter. The page then compares the rows
+            twice: all rows in this column, and each row in its best column. None if the columns are something else.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Trials in which one client sends invalid updates or raises an error.
 
-The run must end regularly. Its log must name this client and the reason. The final model must have the same bits as the
-model of a second run without the client.
+The run must end without an error. Its log must name this client and the reason. A second run leaves this client out.
+Both runs must end with the same bits of the model.
 """
 
 import re
@@ -41,7 +41,7 @@ class Case:
         method: The name of the method.
         does: The client's behaviour, a key of CAUSES.
         client: The bad client.
-        ended: True if the run ended regularly.
+        ended: True if the run reached its last step.
         named: True if the log names exactly this client and the reason.
         replayed: True if fedraa's check of the log succeeds.
         same_bits: True if the model equals that of a run without the client.

@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "compat.csv"
 FOLDER = ROOT / "build" / "compat"
 RAY_VERSIONS = ("2.40.0", "2.44.1", "2.48.0", "2.51.1", "2.55.1", "2.60.0")
-# The table has a column with the version of each of these packages.
+# For each of these packages, the table has a column with the package's version.
 PACKAGES = ("ray", "torch", "numpy", "pandas", "pydantic")
 FLOWER_PACKAGE = "flwr[simulation]"
 COLUMNS = ("combination", "python", *PACKAGES, *CHECKS, "digest", "seconds", "problem")

@@ -44,7 +44,10 @@ class Pair:
 
     @property
     def fan_in(self) -> int:
-        """The number of inputs of one row of A. Initial values of A are below 1 / sqrt(fan_in) in magnitude."""
+        """The number of values in a row of the matrix A; 1 for an embedding.
+
+        The initial values of A are between -1 / sqrt(fan_in) and 1 / sqrt(fan_in).
+        """
         if self.table:
             return 1
         return int(self.a.stop - self.a.start) // self.rank

@@ -107,7 +107,7 @@ class Aggregator(Stateful, ABC):
         refuses: The options of local training that the aggregator does not support, each with a reason.
         accepts_signs: True if the aggregator uses only the signs of a delta.
         weighs: True if the aggregator uses the weights of the clients.
-        corrects: True if the aggregator corrects the delta of a client by stored values of this client.
+        corrects: True if the aggregator corrects the delta of a client with stored values of this client.
         needs_reports: True if a round without any delta does not call `finish`, so the model stays the same.
         needed_client: A client that must send its delta in every round, or None.
     """

@@ -1,8 +1,9 @@
 """Colluding attackers, which know the deltas of other clients.
 
 An attacker trains like any client. Then the server, which has the deltas of all clients, replaces the attacker's delta
-by a forged one. In rounds it does this after all clients have sent their deltas (`CollusionAggregator`). Otherwise it
-does this at once, from the last delta of every other client (`Collusion.replace_update`).
+by a forged one. A synchronous server does this after all clients have sent their deltas (`CollusionAggregator`). An
+asynchronous server does this as soon as the attacker's delta arrives. It computes the forged delta from the last deltas
+of the clients (`Collusion.replace_update`).
 """
 
 from dataclasses import replace
@@ -37,7 +38,7 @@ class Collusion(Stateful):
         self.plan = plan
         self._size = size
         self._voters = voters
-        # The last delta [d] by client, of the clients whose deltas the attackers see.
+        # For each client whose deltas the attackers see: its last delta [d].
         self._seen: dict[int, Vector] = {}
 
     def observe(self, client: int, row: Vector) -> None:

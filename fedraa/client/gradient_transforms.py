@@ -44,7 +44,7 @@ class GradientTransform(ABC):
     Attributes:
         whole: True if `apply` needs the whole gradient, for example its norm. Then `apply` never gets a chunk.
         masked: True if `apply` may change elements outside of a submodel's mask. These changes are then undone. False
-            saves time, but then `apply` must return 0 wherever gradient and weights are 0.
+            saves time, but then `apply` must not change an element whose gradient and weights are 0.
     """
 
     whole: ClassVar[bool] = False

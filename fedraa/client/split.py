@@ -53,7 +53,10 @@ class Channel:
 
 
 class _Crossing(torch.autograd.Function):
-    """An autograd function that sends activations up in the forward pass, and their gradient down in the backward."""
+    """The transfer between the two halves, as an autograd function.
+
+    The forward pass sends activations to the server's half. The backward pass sends their gradient back.
+    """
 
     @staticmethod
     def forward(ctx: Any, activations: Tensor, channel: Channel) -> Tensor:

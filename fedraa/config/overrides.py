@@ -16,7 +16,7 @@ EXAMPLE = "PATH=VALUE, such as local.momentum=0.9"
 
 
 class Overrides(dict[str, Any]):
-    """Values of a method by path. The mapping never changes, so that an experiment is hashable."""
+    """Values of a method by path, such as `local.momentum`. The mapping never changes, so an experiment is hashable."""
 
     # The type hints of dict declare that it has no hash.
     def __hash__(self) -> int:  # type: ignore[override]

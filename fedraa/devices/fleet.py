@@ -19,7 +19,8 @@ from fedraa.devices.link_traces import LinkTrace
 
 Floats = npt.NDArray[np.float64]
 
-# Local epochs of a task of cost 1 in relative units, as in the Fed-RAA paper.
+# In relative units, a device of compute speed 1 trains the full model for this number of epochs in one time unit. The
+# Fed-RAA paper uses the same number of local epochs.
 REFERENCE_EPOCHS = 5
 COLUMNS = {"compute": None, "downlink": np.inf, "uplink": np.inf, "latency": 0.0, "memory": np.inf}
 # Optional columns: the power in watts while a device trains, receives, sends, and waits during a task.

@@ -40,8 +40,8 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import STALENESS
 
-# The registry for each field of a method. A registry creates a component from a text, so that the component can be
-# compared with a mapping.
+# For each field of a method: the registry of its components. The registry turns a text such as `adam(beta1=0.8)` into a
+# component, which can then be compared with the description of a component in config.json.
 _REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "participation": PARTICIPATION,
     "next_client": NEXT_CLIENT,
@@ -84,7 +84,7 @@ def load_for_resume(
     check_names(fields, Experiment.model_fields)
     longer = {name: value for name, value in fields.items() if name in StopOptions.model_fields}
     if not longer and (directory / SUMMARY).exists():
-        hint = "extend it by a larger --updates, --rounds, --time, --target-accuracy or --target"
+        hint = "extend it with a larger --updates, --rounds, --time, --target-accuracy or --target"
         raise InputError("run", "it has ended", got=directory, hint=hint)
     spec = rebuild_run(directory, model, dataset, fields, trust=trust, doing=doing)
     if longer:
@@ -123,7 +123,10 @@ def rebuild_run(
 
 
 def resume_command(spec: RunSpec, directory: Path) -> str:
-    """Return the command that resumes an interrupted run, or the Python call if it needs objects."""
+    """Return the command that resumes an interrupted run.
+
+    A run that was started with objects is resumed from Python. The result is then the Python call.
+    """
     written = spec.experiment.model_dump(mode="json")
     from_scripts = [name for name, value in written.items() if any(map(_is_script_path, paths_in(value)))]
     names = list(dict.fromkeys([*spec.object_fields, *from_scripts]))
@@ -361,5 +364,5 @@ def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) ->
             names = [name for name, limit in StopOptions.LIMITS.items() if limit == reason]
             hint = ""
             if names:
-                hint = "extend it by " + " or ".join(f"--{name.replace('_', '-')}" for name in names)
+                hint = "extend it with " + " or ".join(f"--{name.replace('_', '-')}" for name in names)
             raise InputError("run", f"it ended by {reason}", got=history.directory, hint=hint)

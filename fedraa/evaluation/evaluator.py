@@ -21,7 +21,7 @@ from fedraa.objectives import Classification, Objective
 from fedraa.submodels import Traced, copy_structure, drop_weights, load_parameters
 
 BATCH = 1024
-# No client has trained yet, so no client has a personal model.
+# The kept values at the start of a run. No client has trained yet, so no client has a personal model.
 NO_KEPT_VALUES: State = {"clients": np.zeros(0, np.int64)}
 
 Buffers = dict[str, Tensor | None]
@@ -133,7 +133,7 @@ class Evaluator:
     def prepare(self, params: Vector) -> nn.Module:
         """Return the module with these parameters, ready for inference.
 
-        On a CPU the module shares the array's memory. Buffers that training changes, such as batch statistics, are
+        On a CPU the module shares the memory of `params`. Buffers that training changes, such as batch statistics, are
         estimated on training samples, because clients do not send them.
         """
         source = self._data.source

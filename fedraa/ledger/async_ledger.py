@@ -21,7 +21,7 @@ class AsyncLedger(TaskLedger):
     the updates of all fragments (t - tau in the paper).
 
     Attributes:
-        kept_tasks: By client, the last task of each client that will train the same buffer again.
+        kept_tasks: For each client that will train the buffer of its last task again: this task.
         concurrency: The limit on the number of clients that train at the same time.
         selector: Chooses the next client if `concurrency` has a limit. None: all idle clients have the same
             probability.

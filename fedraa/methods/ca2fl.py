@@ -43,7 +43,7 @@ class DeltaCache(Stateful):
         self._clients = clients
 
     def put(self, client: int, change: DeltaView) -> None:
-        """Replace the client's delta on the coordinates of `change`."""
+        """Store a client's new delta. Coordinates outside of `change` keep their stored values."""
         row = self.rows[client]
 
         def put_piece(place: Index | slice, delta: Vector) -> None:
@@ -73,7 +73,7 @@ class CA2FL(Buffered):
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)
-        # New deltas of clients in the buffer. They replace those in the cache when the buffer is full.
+        # For each client in the buffer: its next h_i. The cache stores it when the buffer is full.
         self._pending: dict[int, Vector] = {}
         self._sum = np.zeros(len(model.params), np.float32)
         self._count = 0

@@ -28,7 +28,7 @@ class Ringmaster(AsyncRule):
     stops them.
 
     Attributes:
-        delay_limit: R: an update of this staleness or more is ignored; None is the number of clients.
+        delay_limit: R: an update of this staleness or more is ignored; None sets R to the number of clients.
         server_lr: Length of the step.
     """
 

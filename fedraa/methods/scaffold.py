@@ -64,7 +64,10 @@ class ControlVariates(RoundState):
         return {"control": LazyBuffer(partial(self._control_difference, client, where_of(assignment.submodel)))}
 
     def _control_difference(self, client: int, where: CoordinateSet) -> Vector:
-        """Return c - c_i on these coordinates. The result stays the same while the client's task is in flight."""
+        """Return c - c_i on these coordinates: the control variate of the server minus that of the client.
+
+        The result stays the same while the client's task is in flight.
+        """
         control = copy_coordinates(self._server, where)
         if client in self._client:
             row = self._client.peek_row(client)

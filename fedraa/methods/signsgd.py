@@ -32,7 +32,7 @@ from fedraa.vectors.reusable_buffer import ReusableBuffer
 class MajorityVote(Aggregator):
     """The majority vote of signSGD: for each coordinate, the sign of the sum of the clients' signs, 0 for a tie.
 
-    Only clients that trained a coordinate vote on it, each with one vote whatever its number of samples.
+    A client votes only on the coordinates that it trained. Each vote counts the same, whatever the number of samples.
     """
 
     accepts_signs: ClassVar[bool] = True

@@ -63,7 +63,7 @@ def check_model(
     """Check the SHA-256 of the float32 parameters, in the order of their names, against the log.
 
     Args:
-        directory: The run.
+        directory: The run directory.
         tensors: The names of the parameters.
         expected: The digest in the log.
         base: The digest of the frozen parameters in config.json; None if no parameters are frozen.

@@ -15,7 +15,7 @@ from fedraa.report.statistics import bounds_of, confidence_interval
 from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
 
 Floats = npt.NDArray[np.float64]
-# With fewer seeds, a plot shows their range instead of a confidence interval.
+# With fewer seeds, a band reaches from the smallest to the largest value. With more, it is a confidence interval.
 FEWEST = 3
 # A line with more evaluations has no dots, because they would hide the line.
 MOST_MARKS = 60
@@ -93,8 +93,8 @@ def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -
 def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floats, Floats, Floats, Floats]:
     """Return x positions [K], the mean over seeds [K], and the lower and upper end of its band [K].
 
-    At each position, a seed has the value of its last evaluation. The band is the 95 % confidence interval. For two
-    seeds it is their range. The line ends with the shortest run.
+    At each position, a seed has the value of its last evaluation. The band is the 95 % confidence interval. With
+    two seeds, it reaches from the smaller to the larger value. The line ends with the shortest run.
 
     Args:
         group: The runs.

@@ -25,10 +25,11 @@ class Routing(CountedSelection):
     min_share / N, and every mean staleness is at most `max_staleness`. With the exponent 1, all queues are equally
     long, and the server receives the most updates. With the exponent 0, all clients have the same probability.
 
-    An asynchronous server keeps `concurrency` tasks at the clients, or one per client. When a task ends, the server
-    draws a client for a new task from all clients. The task waits while this client trains another task or is not
-    available. The client receives the model when it starts the task. In the paper, the server sends the model when it
-    draws the client, so the staleness is higher. In rounds, the clients are drawn without replacement.
+    An asynchronous server keeps `concurrency` tasks at the clients. Without this option, it keeps as many tasks as
+    there are clients. When a task ends, the server draws a client for a new task from all clients. The task waits while
+    this client trains another task or is not available. The client receives the model when it starts the task. In the
+    paper, the server sends the model when it draws the client, so the staleness is higher. In rounds, the clients are
+    drawn without replacement.
 
     A trace of availability must repeat (`availability_period`). Otherwise a device may never be available again.
 

@@ -147,7 +147,7 @@ class ServerSetup:
         return Collusion(self.attack, self.run.traced.size, voters)
 
     def make_noisy_sum(self, cohort: float, *, whole: bool) -> NoisySum | None:
-        """Return the clipping and the noise of central privacy, or None without it.
+        """Return an object that clips deltas and adds the noise of central privacy; None without central privacy.
 
         Args:
             cohort: Expected number of clients in a round, or number of updates in a buffer.

@@ -70,7 +70,7 @@ def _select_by_options(options: RunOptions) -> tuple[list[Setting], list[Entrant
 
 
 def _refusals(settings: Sequence[Setting], entrants: Sequence[Entrant]) -> dict[tuple[str, str], str]:
-    """Return the reasons why entrants cannot run, by setting name and entrant name."""
+    """Return why entrants cannot run in a setting. A key is the setting's name and the entrant's name."""
     reasons = {(s.name, e.name): e.refusal_reason(s) for s, e in product(settings, entrants)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 
@@ -136,14 +136,14 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
             "seeds",
             f"the long runs in {race.setting.name} need {ROUNDS}'s tuned runs with the recorded seeds",
             got=race.seeds,
-            hint=f"let {ROUNDS} run with these seeds, by --methods and --parts",
+            hint=f"give --methods and --parts that include the tuned runs of {ROUNDS}",
         )
     for run in race.outdated_runs():
         if run.entrant not in again or run.part not in parts:
             raise InputError(
                 "extend",
                 f"the recorded {run.part} runs of {run.entrant} in {race.setting.name} have other values than new runs",
-                hint=f"run {run.entrant} again, by --methods and --parts",
+                hint="give --methods and --parts that include these runs",
             )
 
 

@@ -33,14 +33,14 @@ NOT_COUNTED = -100
 def read_stackoverflow(data_dir: Path | None, users: int = 1000, sentences: int = 512) -> FederatedDataset:
     """Return Stack Overflow: tokens, int64 [n, 20], and the next token at each position, int64 [n, 20].
 
-    The database has 342,477 users and 135,818,730 training sentences. The users to read are drawn at random, always the
-    same, from those with training and test sentences. There are 10,000 token ids: padding is 0, any rare word is 1, and
-    the others are the most frequent words of these training sentences.
+    The database has 342,477 users and 135,818,730 training sentences. The users to read are drawn at random from the
+    users with training and test sentences. Every call draws the same users. There are 10,000 token ids: padding is 0,
+    any rare word is 1, and the others are the most frequent words in the training sentences of the drawn users.
 
     Args:
         data_dir: The folder with `stackoverflow.sqlite`.
         users: The number of users to read.
-        sentences: The maximum number of sentences of a user in each split. The first ones are read.
+        sentences: The maximum number of sentences of a user in each split. If a user has more, the first are read.
     """
     path = find_folder("stackoverflow", data_dir, lambda root: (root / FILE).is_file(), GET) / FILE
     try:

@@ -31,7 +31,7 @@ class Crop(Transform):
         rows, _, height, width = _image_shape("crop", x)
         padded = F.pad(x, (self.padding,) * 4, value=self.fill)
         top, left = torch.from_numpy(rng.integers(0, 2 * self.padding + 1, (2, rows))).to(x.device)
-        # The dimensions are [b, c, top, left, height, width].
+        # The dimensions of `windows` are [b, c, top, left, height, width].
         windows = padded.unfold(2, height, 1).unfold(3, width, 1)
         return windows[torch.arange(rows, device=x.device), :, top, left]
 

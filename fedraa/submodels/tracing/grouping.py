@@ -63,7 +63,7 @@ def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarra
     """Return the number of the unit (unit ID) to which each label belongs, or -1 if the unit is never cut.
 
     Args:
-        roots: The root labels of all labels.
+        roots: Returns the root label of each label. All labels of a unit have the same root label.
         id_of_root: The unit ID of each root label.
         labels: The labels.
     """
@@ -135,12 +135,12 @@ def _form_groups(
 
     Args:
         module: The traced module.
-        entries: The root label at each index, for each tensor and each of its dimensions with units.
+        entries: For each tensor and each of its dimensions with units: the root label at each index.
         slices: The root labels in each slice that the code takes.
 
     Returns:
-        The unit ID at each index of these dimensions, the groups, and the unit ID of each root label. An ID is -1 if
-        its label is never cut.
+        Three values: the unit ID at each index of the dimensions in `entries`, the groups, and the unit ID of each
+        root label. The ID -1 means that the unit is never cut.
     """
     order = [name for name, _ in (*module.named_parameters(), *module.named_buffers()) if name in entries]
     dimensions = [(name, dim) for name in order for dim in sorted(entries[name])]
@@ -245,7 +245,7 @@ def _find_resize(
 
     Args:
         call: The call.
-        along: The dimension of the first argument that may be cut, and the unit ID at each of its indices.
+        along: The dimension in which the first argument may be cut, and the unit ID at each index of this dimension.
         groups: The width groups.
         find_ids: Returns the unit ID of each label.
     """
@@ -268,11 +268,11 @@ def _find_resize(
 
 
 def _make_resize(dim: int, outs: tuple[int, ...], sizes: Sequence[SizeFormula | None], mixed: bool) -> Resize | None:
-    """Return a Resize object with these sizes, or None if one of them is unknown.
+    """Return a Resize object with these sizes, or None if one size is unknown.
 
     Args:
-        dim: The dimension of the argument that is cut.
-        outs: The dimensions of the result that come from this dimension.
+        dim: The dimension along which the argument of the call is cut.
+        outs: The dimensions of the call's result that come from the dimension `dim`.
         sizes: The sizes as functions of the widths. An unknown size is None.
         mixed: True if one size is a width multiplied by something else, for example by the number of samples.
     """
@@ -298,14 +298,14 @@ def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None
     for g in np.unique(owners).tolist():
         mine = counts[owners == g]
         if len(mine) != groups[g].size or len(set(mine.tolist())) > 1:
-            # The number of indices of this dimension differs between units of the group.
+            # The units of the group do not all have the same number of indices in this dimension.
             return None
         times.append((g, int(mine[0])))
     return SizeFormula(int((ids < 0).sum()), tuple(times))
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the dimensions of shape `before` that a view with shape `after` joins in its dimension `out`."""
+    """Return the input dimensions that form a view's dimension `out`: {1, 2} for [2, 3, 4] to [2, 12] and `out` 1."""
     if math.prod(before) != math.prod(after):
         # A view has as many elements as its input, so this call is no view.
         return set()
@@ -342,7 +342,7 @@ def _describe_groups(
 
     Args:
         module: The traced module.
-        entries: The root label at each index, for each tensor and each of its dimensions with units.
+        entries: For each tensor and each of its dimensions with units: the root label at each index.
         dimensions: The tensors and dimensions of `entries`, in the order of the parameters and buffers.
         together: The root labels of each group's units.
     """
@@ -375,8 +375,8 @@ def _explain_uncut(
     Args:
         module: The traced module.
         recorder: The recorder of the trace.
-        roots: The root labels of all labels.
-        units: The unit ID at each index, for each tensor and each of its dimensions with units.
+        roots: Returns the root label of each label. All labels of a unit have the same root label.
+        units: For each tensor and each of its dimensions with units: the unit ID at each index.
     """
     uncut = {}
     for name, _ in module.named_parameters():

@@ -70,7 +70,7 @@ class WithoutDropout(TorchFunctionMode):
             return (*args, kwargs.get("input"))[0]
         place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}.get(name)
         if name in ("gru", "lstm", "rnn_relu", "rnn_tanh"):
-            # A packed sequence adds an argument to a recurrent layer.
+            # Argument 5 is the dropout probability. With a packed sequence, it is argument 6.
             place = 5 + (not isinstance(args[3], bool))
         if place is not None and len(args) > place:
             args = (*args[:place], 0.0, *args[place + 1 :])
