@@ -42,7 +42,7 @@ class TaskClock:
         self._ledger = ledger
         self._tasks: dict[int, LoggedTask] = {}
         self._due = DueQueue()
-        # If all layers of a submodel are personal, its task has no bytes to send.
+        # A method with personal layers may send 0 bytes for a task: all layers of the submodel may be personal.
         self._personal = bool(rules.method["local"]["personal_layers"])
 
     def next_client(self, line: Line) -> int:
@@ -167,7 +167,7 @@ class TaskClock:
         self.now = line.at_least("t", self.now)
 
     def _in_flight(self, line: Line) -> int:
-        """Return the number of the line's task. Raise Inconsistent if the task is not in flight."""
+        """Return the id of the task that the line names. Raise Inconsistent if the task is not in flight."""
         task = line["task"]
         if not isinstance(task, int) or task not in self._ledger.in_flight:
             count = len(self._ledger.in_flight)
