@@ -31,7 +31,7 @@ class TaskClock:
 
     Args:
         rules: The rules of the run.
-        ledger: The ledger, which has the failed clients and the tasks in flight.
+        ledger: The decisions that the replay computes, with the failed clients and the tasks in flight.
         waiting: The clients that wait at the start.
     """
 
@@ -58,11 +58,11 @@ class TaskClock:
         return self.waiting.popleft()
 
     def depart(self, line: Line, decision: Dispatch, costs: TaskCosts | None) -> None:
-        """Check that a `dispatch` line agrees with the ledger's decision and with the computed costs.
+        """Check that a `dispatch` line agrees with the computed decision and with the computed costs.
 
         Args:
             line: The `dispatch` event.
-            decision: The decision of the ledger.
+            decision: The decision that the replay computed.
             costs: The computed costs; None if they cannot be computed.
         """
         line.expect_value("fragment_updates", list(decision.fragment_updates))
