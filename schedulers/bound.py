@@ -27,11 +27,11 @@ def offline_sets(costs: Costs) -> list[Ints]:
 
 
 def delay_bound(costs: Costs) -> float:
-    """Return the longest task of the offline assignment, K* = max over clients n of c[n, ceil(nM/N)].
+    """Return the cost of the longest task in the offline assignment, K* = max over clients n of c[n, ceil(nM/N)].
 
     A fragment is feasible for a client if its cost is at most 1.01 times the delay bound. With K*, every client has a
-    feasible fragment, and every fragment has a client. If the assignment exceeds a device's memory (infinite cost), the
-    client's cheapest fragment counts instead, and a fragment may have no client.
+    feasible fragment, and every fragment has a client. If a client's assigned fragment does not fit into the memory of
+    its device (infinite cost), the client's cheapest fragment counts instead, and a fragment may have no client.
 
     Args:
         costs: The cost of a task of client n on fragment j [N, M], in time units.

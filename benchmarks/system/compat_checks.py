@@ -209,7 +209,8 @@ def run_flower(environment: Environment) -> None:
     environment.execute("-W", "ignore", "-c", FLOWER)
 
 
-# The checks by table column. The checks in ON_HEAD need a cluster that `ray start` started.
+# Each key is a column of the table, and the value is the check of this column. The checks in ON_HEAD need a cluster
+# that `ray start` started.
 ALONE: dict[str, Callable[[Environment], str | None]] = {
     "import": import_quietly,
     "local": run_local,

@@ -27,7 +27,8 @@ USUAL_SCHEDULES = {
     "step": "steps:150,250:0.1",
     "steps": "steps:150,250:0.1",
 }
-# A cosine schedule over time or passes ends at this fraction of its length. The factor is then still above 0.
+# A cosine schedule in the unit `time` or `passes` stops falling at this fraction of its length, so that the
+# learning-rate factor stays above 0.
 COSINE_END = 0.99
 
 
@@ -121,7 +122,9 @@ def run_factor(spec: str) -> Callable[[float], float]:
 
 
 def target_cosine(spec: str) -> float | None:
-    """Return the cosine at which an adaptive learning rate stays constant; None for other schedules.
+    """Return COSINE of the schedule `adaptive:COSINE`; None for other schedules.
+
+    The learning rate stays constant if the weight changes in the two halves of a task have this cosine.
 
     Raises InputError if the text is not a schedule.
     """

@@ -250,7 +250,7 @@ class Trainer:
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
     def _iter_minibatches(self, work: Work, stream: str = "", epochs: int | None = None) -> Iterator[Shard]:
-        """Yield the minibatches of a task after the random transforms of samples.
+        """Yield the minibatches of a task, changed by the random transforms of samples.
 
         Args:
             work: The task and its data.
@@ -262,7 +262,7 @@ class Trainer:
             yield augment(inputs), labels
 
     def _iter_samples(self, work: Work, stream: str, epochs: int | None) -> Iterator[Shard]:
-        """Yield the minibatches of a task before the random transforms of samples.
+        """Yield the minibatches of a task without the random transforms of samples.
 
         `_iter_minibatches` documents the arguments.
         """
@@ -378,7 +378,10 @@ class Trainer:
         return self._personal_masks[widths]
 
     def _reserve_buffers(self, weights: int, gradient: int) -> None:
-        """Give the shared buffers at least `weights` and `gradient` elements. If one grows, delete all modules."""
+        """Give the shared buffers at least `weights` and `gradient` elements.
+
+        If a buffer must grow, delete all modules, because they use the old buffers.
+        """
         weights = max(weights, len(self._weights))
         gradient = max(gradient, len(self._gradient))
         if (weights, gradient) != (len(self._weights), len(self._gradient)):

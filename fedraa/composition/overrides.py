@@ -54,7 +54,7 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "updates": ("schedule.updates",),
     "rounds": ("schedule.rounds",),
 }
-# The registry of each component that can be replaced as a whole, by path.
+# Each key is the path of a component that a user can replace as a whole. The value is the registry of such components.
 REGISTRIES: dict[str, ComponentRegistry[Any]] = {
     "submodel": SUBMODEL,
     "update": ASYNC_RULE,

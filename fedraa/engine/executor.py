@@ -23,9 +23,9 @@ NOT_OF_CLIENTS = (
 )
 
 
-# Before the loop waits for tasks, the local executor trains for at most AHEAD_S seconds and AHEAD_BYTES of updates at a
-# time. This is faster: if training and server updates alternate, they displace each other's data from the processor's
-# caches.
+# The local executor trains some tasks before the loop waits for them. It stops after AHEAD_S seconds, or when the
+# finished updates take AHEAD_BYTES. This is faster: if training and server updates alternate, they displace each
+# other's data from the processor's caches.
 AHEAD_S = 0.02
 AHEAD_BYTES = 2**21
 

@@ -142,7 +142,7 @@ class SelfDistillation(LocalAlgorithm):
 
 
 def _exit_losses(logits: Logits, labels: Tensor, weight: float) -> Tensor:
-    """Return the losses of all exits except the deepest, plus the distillation loss between all exits."""
+    """Return the sum of the losses of all exits except the deepest, and of the distillation loss of all exits."""
     deepest, *others = [values.float() for values in logits.values]
     total = deepest.new_zeros(())
     for values in others:

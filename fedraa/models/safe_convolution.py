@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 _OPERATOR = "convolution_backward"
-# The first fault occurs only with fewer than 16 channels. The limit is twice 16 for safety.
+# The fault that overwrites memory occurs only with fewer than 16 channels. The limit is twice 16 for safety.
 _FEW_CHANNELS = 32
 
 _backward = torch.library.get_kernel(f"aten::{_OPERATOR}", "CPU")

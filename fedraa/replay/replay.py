@@ -58,7 +58,8 @@ def _check_run(directory: Path) -> str:
     rules = Rules.read(directory)
     with _blame_config(directory, *DAMAGED, ValueError):
         audit = Audit(rules)
-        # An error in the costs must name config.json, not a line of the log.
+        # The property computes the costs. An error in them must name config.json. In the next block, it would be taken
+        # for an error of the log.
         _ = rules.costs
     # A ValueError in this block is about the log, so it is not converted.
     with _blame_config(directory, *DAMAGED):

@@ -31,7 +31,7 @@ class TaskClock:
 
     Args:
         rules: The rules of the run.
-        ledger: The ledger, which has the failed clients and the tasks in flight.
+        ledger: The decisions that the replay computes, with the failed clients and the tasks in flight.
         waiting: The clients that wait at the start.
     """
 
@@ -42,7 +42,7 @@ class TaskClock:
         self._ledger = ledger
         self._tasks: dict[int, LoggedTask] = {}
         self._due = DueQueue()
-        # If all layers of a submodel are personal, its task has no bytes to send.
+        # A method with personal layers may send 0 bytes for a task: all layers of the submodel may be personal.
         self._personal = bool(rules.method["local"]["personal_layers"])
 
     def next_client(self, line: Line) -> int:
@@ -58,11 +58,11 @@ class TaskClock:
         return self.waiting.popleft()
 
     def depart(self, line: Line, decision: Dispatch, costs: TaskCosts | None) -> None:
-        """Check that a `dispatch` line agrees with the ledger's decision and with the computed costs.
+        """Check that a `dispatch` line agrees with the computed decision and with the computed costs.
 
         Args:
             line: The `dispatch` event.
-            decision: The decision of the ledger.
+            decision: The decision that the replay computed.
             costs: The computed costs; None if they cannot be computed.
         """
         line.expect_value("fragment_updates", list(decision.fragment_updates))
@@ -167,7 +167,7 @@ class TaskClock:
         self.now = line.at_least("t", self.now)
 
     def _in_flight(self, line: Line) -> int:
-        """Return the number of the line's task. Raise Inconsistent if the task is not in flight."""
+        """Return the id of the task that the line names. Raise Inconsistent if the task is not in flight."""
         task = line["task"]
         if not isinstance(task, int) or task not in self._ledger.in_flight:
             count = len(self._ledger.in_flight)

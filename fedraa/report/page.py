@@ -54,7 +54,7 @@ def _read_asset(name: str) -> str:
 
 
 def _colour_rules(themes: Sequence[Theme]) -> str:
-    """Return the CSS of the themes. The second one is for dark screens."""
+    """Return the CSS of the themes. The second theme is for dark screens."""
     rules = [
         f":root {{ --ink: {theme.ink}; --faint: {theme.faint}; --grid: {theme.grid}; --paper: {theme.paper}; "
         f"--link: {theme.palette[0]}; }}"

@@ -30,7 +30,7 @@ from fedraa.numbers import Count, NotNegative, Positive, Share, UpToOne
 # The pacer compares the utility of the last window with that of the window before. It raises the percentile if the
 # change is at most this fraction of the earlier utility.
 FLAT_CHANGE = 0.1
-# It lowers the percentile if the change is at least this multiple of the earlier utility.
+# The pacer lowers the percentile if the change is at least this multiple of the earlier utility.
 SHARP_CHANGE = 5.0
 # The pool has at least this number of clients for each client that is drawn from it.
 POOL_FACTOR = 10
@@ -43,7 +43,7 @@ def exploration_at(step: int, first: float, decay: float, least: float) -> float
     Args:
         step: Number of server steps so far.
         first: The fraction before the first step.
-        decay: The factor by which each step changes the fraction.
+        decay: Each step multiplies the fraction by this factor.
         least: The smallest fraction.
     """
     return max(least, first * decay**step)
@@ -97,7 +97,7 @@ class Oort(CountedSelection):
 
     Attributes:
         exploration: The value of eps in the first round. This fraction of the chosen clients never trained before.
-        decay: The factor by which each server step changes eps.
+        decay: Each server step multiplies eps by this factor.
         min_exploration: The smallest eps.
         penalty: The exponent of the penalty for slow clients.
         percentile: A client is slow if its duration is above this percentile of the known durations, 0 to 100.

@@ -20,7 +20,7 @@ cache of a core."""
 LARGE = 2**19
 """A submodel of at least this size trains without a second buffer for its gradient, even if this takes longer."""
 GPU_LARGE = 2**26
-"""Both limits for a GPU. There chunks only save memory: a GPU reaches its full speed only with large chunks."""
+"""The value of BY_PIECE and LARGE for a GPU, where chunks only save memory: small chunks would make a GPU slow."""
 
 
 def is_by_piece(size: int, device: torch.device) -> bool:
@@ -29,7 +29,7 @@ def is_by_piece(size: int, device: torch.device) -> bool:
 
 
 def is_large(size: int, device: torch.device) -> bool:
-    """Return True if a second buffer for the gradient of a submodel of this size would take too much memory."""
+    """Return True if training should save memory: a submodel of this size gets no second buffer for its gradient."""
     return size >= (LARGE if device.type == "cpu" else GPU_LARGE)
 
 

@@ -30,9 +30,9 @@ def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.nda
 def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
     """Return a mask [d] that selects values by their rank, from the smallest to the largest absolute value.
 
-    `(0.75, 1)` selects the largest quarter. `(0, 0.25)` selects the smallest quarter. In the papers of OAP and RA-Fed,
-    the smallest quarter is the first. In their released code the quarters are random, because the code uses the
-    result of argsort as ranks.
+    `(0.75, 1)` selects the largest quarter. `(0, 0.25)` selects the smallest quarter. The papers of OAP and RA-Fed
+    number the quarters from the smallest to the largest. In their released code the quarters are random, because the
+    code uses the result of argsort as ranks.
 
     Args:
         vector: The vector [d].

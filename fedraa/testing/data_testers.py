@@ -67,7 +67,10 @@ class TransformTester(Tester):
 
 
 def first_samples(part: Any) -> Dataset:
-    """Return the first data set that the transform accepts. If it accepts none, raise its first error."""
+    """Return the first of four synthetic data sets that the transform accepts.
+
+    If the transform accepts none of them, raise its error for the first one.
+    """
     first: Exception | None = None
     for data in (make_images(3), make_images(1), make_vectors(), make_tokens()):
         try:
@@ -96,7 +99,7 @@ def transform_experiment(part: Any, experiment: Callable[[Any], Experiment]) -> 
 
 
 class DataTester(Tester):
-    """A test of a data source. A row must have the same values in every read, with or without other rows."""
+    """A test of a data source. A row must have the same values if it is read alone, with other rows, or again."""
 
     covers: ClassVar[bool] = False
 
@@ -144,7 +147,9 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 
 def make_data(source: object) -> Any:
-    """Return the samples of a data source, or a function that reads the samples again at each call.
+    """Return the data source that a name, an import path or an object stands for.
+
+    For the name of a built-in data set, the result is a function that reads the samples again at each call.
 
     Raises:
         ValueError: The data are invalid.

@@ -55,7 +55,8 @@ def draw_race(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
 def choose_colours(names: Sequence[str]) -> dict[str, str]:
     """Choose a colour for each entrant. Most entrants have the same colour in every picture.
 
-    `limit` is black. Entrants outside FIRST get the remaining colours in the order of `names`, then grey.
+    The entrant `limit` is black, and the entrants in the list FIRST have fixed colours. All others get the colours that
+    are left, in the order of `names`. When no colour is left, they are grey.
     """
     looks = dict[str, str]()
     spare = iter(SPARE)
@@ -112,8 +113,9 @@ def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -
 def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
     """Return the end of the time axis.
 
-    The end is AXIS_FACTOR times the slowest mean time to the last target, if at least half of the coloured entrants
-    reach this target. Otherwise, and at the latest, the axis ends with the longest run.
+    The coloured entrants are all entrants that are neither grey nor named `limit`. If at least half of them reach the
+    last target in every run, the axis ends at AXIS_FACTOR times the slowest of their mean times to this target, but not
+    after the longest run. Otherwise, the axis ends with the longest run.
     """
     ends = [max(float(run.spent["t"].iloc[-1]) for run in runs) for runs in by_entrant.values()]
     end = max(ends)

@@ -88,9 +88,11 @@ def format_cell(column: Column, runs: Sequence[Measured]) -> str:
 
 
 def make_frame(setting: Setting, runs: Sequence[Measured], long: Sequence[Measured], values: Values) -> pd.DataFrame:
-    """Return the table for the CSV file. It has a row for each part of the study, each entrant in it and each column.
+    """Return the table for the CSV file.
 
-    `reached` is the number of runs with a finite value. If a value is infinite, the mean is infinite.
+    It has a row for each combination of a part of the study, an entrant in this part, and a column of the part's
+    results. In the row, `reached` is the number of runs with a finite value. If the value of a run is infinite, the
+    mean is infinite.
 
     Args:
         setting: The setting.
@@ -130,7 +132,7 @@ def format_table(shown: Sequence[Column], by_entrant: Runs) -> str:
 
 
 def rank_entrants(shown: Sequence[Column], by_entrant: Runs) -> list[str]:
-    """Return the entrants, sorted by mean time to the last target. The upper bound `limit` is first.
+    """Return the entrants, sorted by mean time to the last target. The entrant `limit`, an upper bound, is first.
 
     Entrants with equal times are sorted by the time to the previous target.
     """
@@ -178,7 +180,10 @@ def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence
 
 
 def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
-    """Yield sentences that compare Fed-Quilt with the best other method, FedAvg and the upper bound `limit`."""
+    """Yield sentences that compare Fed-Quilt with others: the best other method, FedAvg, and the entrant `limit`.
+
+    The entrant `limit` is an upper bound for all methods.
+    """
     by_entrant = group_by_entrant(runs, part)
     level = setting.targets[-1]
     here = f"{part}, {setting.target(level)}"

@@ -10,7 +10,7 @@ IMAGES = 4000
 
 
 def cifar10(data_dir: Path | None) -> Dataset:
-    """Return the first training images and all test images of the CIFAR-10 subset in `data_dir`."""
+    """Return the first `IMAGES` training images and all test images of the CIFAR-10 subset in `data_dir`."""
     assert data_dir is not None
     data = load_dataset(str(data_dir / "cifar10-subset.npz"))
     assert isinstance(data, Dataset)

@@ -23,8 +23,8 @@ SIDE = 84
 def read_celeba(data_dir: Path | None) -> FederatedDataset:
     """Return CelebA: images, float32 [n, 3, 84, 84] from 0 to 1, and labels, 1 for a smile.
 
-    Clients read their images when they train. LEAF's files contain only the names of images, which are in the folder
-    `raw/img_align_celeba` beside `train` and `test`.
+    Clients read their images when they train. LEAF's files contain only the names of images. The images are in the
+    folder `raw/img_align_celeba` beside `train` and `test`.
     """
     root = find_folder("celeba", data_dir, has_leaf_files, GET)
     train, test = read_leaf(root, _convert_names)

@@ -37,8 +37,8 @@ class Store(Protocol):
     def cut(self, assignment: Assignment, step: int) -> Buffer:
         """Return the submodel's parameters. Calls with the same submodel and server step return the same object.
 
-        The version of a fragment would not be enough as a key: updates of other fragments also change the parameters
-        that are in all fragments.
+        A new server step may give new parameters even if this fragment has no update, because some parameters are in
+        all fragments.
         """
 
     def apply_update(
@@ -253,7 +253,7 @@ class LocalStore:
     ) -> Vector:
         """Return the trained weights [k] after clipping the delta and adding noise.
 
-        This method adds no noise if the rule itself adds noise each time the buffer of updates is full.
+        No noise is added here for a rule that collects updates in a buffer and itself adds noise to each full buffer.
 
         Args:
             noisy_sum: The clipping and the noise.
