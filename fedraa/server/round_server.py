@@ -103,7 +103,8 @@ class RoundServer(Stateful):
         self.task_table = task_table
         self._run = run
         self._fragments: list[Assignment] = []
-        # A method with a scheduler has no sampler. It keeps this default sampler, which does nothing when a round ends.
+        # If the method has a scheduler instead of a sampler, this default sampler stays. It does nothing when a round
+        # ends.
         self._sampler = SubmodelSampler()
         if isinstance(components.submodels, SubmodelSampler):
             self._sampler = components.submodels
