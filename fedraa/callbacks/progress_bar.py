@@ -20,7 +20,7 @@ LONG_BAR = 40
 SHORT_BAR = 16
 # Characters that the remaining time and the spaces beside the bar need.
 BESIDE_BAR = 10
-# The steps per second vary much before this number of real seconds.
+# The step rate varies much at first, so it is not shown before this number of real seconds.
 SETTLED_S = 1.0
 
 

@@ -67,7 +67,7 @@ class _Probe:
         self._outputs = outputs
         self._kind = type(module).__name__
         rows = len(list_leaves(example)[0])
-        # With at least four samples, the batches have different samples. Otherwise both have all samples.
+        # With at least four samples, the two batches have different samples. Otherwise both batches have all samples.
         first, second = slice(rows), slice(rows)
         if rows >= 4:
             half = min(MAX_PROBE_SAMPLES, rows // 2)

@@ -161,9 +161,9 @@ def expected_cohort(participation: object, clients: int) -> float | None:
 
 
 def needs_observations(selection: Selection) -> bool:
-    """Return True if the selection needs observations about clients, False for a participation.
+    """Return True if the selection needs observations about clients.
 
-    A custom participation may be any object with a method `cohort`.
+    A Participation needs none. A custom participation may also be any object with a method `cohort`.
     """
     return isinstance(selection, Selection) and not isinstance(selection, Participation)
 

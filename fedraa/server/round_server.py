@@ -121,7 +121,7 @@ class RoundServer(Stateful):
         self._deadline = components.deadline
         self._paces = None if self._deadline is None else self._deadline.paces
         self._coverage = CoverageCounter(len(params), np.int32)
-        # This counter includes personal layers, which clients train but do not send.
+        # Unlike `_coverage`, this counter includes personal layers, which clients train but do not send.
         self._trained = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset_round()

@@ -135,8 +135,8 @@ class CutChecker:
         """Test three submodels. Return the problem of the first wrong one, or None if all of them are right.
 
         The first keeps about half of the units of each group. The second keeps one unit of each group, because code may
-        squeeze dimensions of size 1. The third is tested only if the code creates tensors of zeros. In
-        it only every second group is cut. The test can then show that such a tensor has the width of the wrong group.
+        squeeze dimensions of size 1. The third is tested only if the code creates tensors of zeros.
+        In the third, only every second group is cut. This shows if a tensor of zeros has the width of a wrong group.
 
         Args:
             traced: The traced module.
@@ -303,8 +303,8 @@ def _as_floats(x: Tensor) -> Tensor:
 def _find_scales(expected: Tensor) -> Tensor:
     """Return, for each position of an output, the size to which the tolerance is relative.
 
-    At a position with values of a mask (such as -1e9), the size is the largest absolute value over all samples. All
-    other positions have the same size. It is the largest absolute value of the output, without the values of a mask.
+    All positions have the same size: the largest absolute value in the output, without values of a mask (such as -1e9).
+    Only a position with values of a mask has another size: its own largest absolute value over all samples.
     """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
