@@ -1,4 +1,4 @@
-"""A timer of the loop's checkpoints."""
+"""A timer that determines when a run writes a checkpoint."""
 
 import time
 
