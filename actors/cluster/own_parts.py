@@ -44,12 +44,12 @@ def refuse_unsendable(spec: "RunSpec") -> None:
     raise InputError(
         name,
         f"{component} cannot be sent to Ray's processes: {wrong}",
-        hint="create such attributes on their first use, or choose --engine local",
+        hint="create objects that cannot be pickled on their first use, or choose --engine local",
     )
 
 
 def _pickling_error(part: object) -> str | None:
-    """Return why an object cannot be pickled, or None."""
+    """Return the reason why an object cannot be pickled; None if it can be pickled."""
     try:
         pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
         pickler.dump(part)

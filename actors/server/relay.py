@@ -81,7 +81,7 @@ class Relay:
 
         Args:
             number: The number of the call, from 1. A repeated call has the same number and returns the same events.
-            asking: The callback that asked to end the run at the last event, if any.
+            asking: The callback that asked, at the last event, to end the run; None if no callback asked.
             timeout: Seconds in which events are collected. The call returns early if the run waits or is over.
         """
         with self._taking:

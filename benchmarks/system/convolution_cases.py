@@ -157,6 +157,9 @@ def run_child(*, protect: bool) -> None:
     """Read cases from standard input, test each in a forked process, and print the results.
 
     A forked process is fast, because it need not import PyTorch again.
+
+    Args:
+        protect: True to test fedraa's replacement of PyTorch's backward pass, False to test PyTorch itself.
     """
     if protect:
         # This import installs fedraa's protection.
@@ -189,7 +192,7 @@ def send_result(case: Case, sender: Connection) -> None:
 
 
 def check_case(case: Case) -> str:
-    """Return `ok` or `wrong`. If PyTorch raises an error, return `refused`."""
+    """Return `ok` if oneDNN's results are right, otherwise `wrong`. If PyTorch raises an error, return `refused`."""
     torch.set_num_threads(case.threads)
     torch.manual_seed(0)
     dtype = getattr(torch, case.dtype)

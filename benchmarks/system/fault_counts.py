@@ -56,7 +56,7 @@ def count_trials() -> list[Count]:
 
 
 def _count_runs(command: str, kind: str, rows: Iterable[chaos_matrix.Row | faults.Row | link_faults.Row]) -> Count:
-    """Count the trials, wrong results, and lost and doubled tasks of a table with one row per run."""
+    """Return the counts of a table with one row per run: trials, wrong results, lost tasks and doubled tasks."""
     runs = list(rows)
     return Count(
         command,

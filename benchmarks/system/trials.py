@@ -77,7 +77,7 @@ def synthetic_dataset(samples: int) -> Dataset:
 def trial_experiment(
     method: str, clients: int, model: str, *, updates: int | None = None, **changes: Any
 ) -> Experiment:
-    """Return an experiment with almost no evaluation, so that bare loops can do the same work.
+    """Return an experiment with almost no evaluation, so that plain PyTorch loops can do the same work.
 
     Args:
         method: The name of the method.

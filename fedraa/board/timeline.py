@@ -19,7 +19,7 @@ BINS = 240
 
 
 def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
-    """Return the tasks between the times `low` and `high`. If there are too many clients, return those of some clients.
+    """Return the tasks between the times `low` and `high`. If there are many clients, return only the tasks of some.
 
     `bars` has the client, fragment, start, end, staleness and fate of every task. If there are more than `BARS` tasks,
     the result has `busy` [clients, bins] instead. It is the fraction of each time bin in which the client worked.

@@ -20,7 +20,7 @@ LONG_BAR = 40
 SHORT_BAR = 16
 # Characters that the remaining time and the spaces beside the bar need.
 BESIDE_BAR = 10
-# The steps per second vary much before this number of real seconds.
+# The step rate varies much at first, so it is not shown before this number of real seconds.
 SETTLED_S = 1.0
 
 
@@ -161,7 +161,7 @@ def progress_line(progress: Progress, rate: float | None = None, room: int | Non
     """Return the progress as one line of text.
 
     It has the step, step rate, time, metric, staleness, tasks in flight and busy workers. A line that is too long omits
-    the last two, then also the staleness, and then also the time.
+    the tasks in flight and the busy workers. If it is still too long, it also omits the staleness, and then the time.
 
     Args:
         progress: The progress of the run.

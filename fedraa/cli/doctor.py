@@ -189,7 +189,7 @@ def _check_convolutions() -> Iterator[Finding]:
     """
     import torch
 
-    # The import replaces PyTorch's kernel by the one that is checked.
+    # This import replaces PyTorch's kernel with fedraa's. This function checks fedraa's kernel.
     from fedraa.models import safe_convolution
 
     assert safe_convolution.protection is not None

@@ -135,7 +135,7 @@ class FlatModule:
         self._take = None
 
     def hand_on(self, parameter: nn.Parameter) -> None:
-        """Pass the gradient of a parameter to the `take` of `backward_by_piece`, and delete it."""
+        """Pass the gradient of a parameter to the `take` of `backward_by_piece`. Then delete the gradient."""
         assert parameter.grad is not None
         assert self._take is not None
         self._take(self._waiting.pop(parameter), parameter.grad.view(-1))

@@ -67,7 +67,7 @@ class _Probe:
         self._outputs = outputs
         self._kind = type(module).__name__
         rows = len(list_leaves(example)[0])
-        # With at least four samples, the batches have different samples. Otherwise both have all samples.
+        # With at least four samples, the two batches have different samples. Otherwise both batches have all samples.
         first, second = slice(rows), slice(rows)
         if rows >= 4:
             half = min(MAX_PROBE_SAMPLES, rows // 2)
@@ -224,7 +224,10 @@ class _Probe:
         return torch.full_like(value, count)
 
     def _copy_with(self, values: Mapping[str, Any]) -> nn.Module:
-        """Return a copy of the module with its buffers after training. `values` replaces some buffers or attributes."""
+        """Return a copy of the module whose buffers have the values that they have after training.
+
+        `values` has other values for some buffers or attributes.
+        """
         module = self._copy_module()
         changed = {name: value for name, value in self._after.buffers.items() if name not in self._known}
         put_buffers(module, changed | {name: value for name, value in values.items() if name in changed})
@@ -242,7 +245,10 @@ class _Probe:
             return None
 
     def _find_estimated(self, buffers: list[str], attributes: list[str]) -> tuple[list[str], list[str]]:
-        """Return the buffers that a run estimates before an evaluation, then the subset that the evaluation reads."""
+        """Return two lists of buffers. A run estimates the buffers of the first list before an evaluation.
+
+        The second list has the buffers of the first list that the evaluation reads.
+        """
         expected = self._try_module(self._copy_with({}), training=False)
         read = set(self._known & set(buffers))
         constant = self._find_constants(buffers)

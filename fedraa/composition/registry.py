@@ -64,7 +64,7 @@ def _family_rank(method: Method) -> tuple[bool, bool, bool]:
 
 @cache
 def component_classes() -> dict[str, Any]:
-    """Return, by name, the built-in classes of which a method can consist.
+    """Return the built-in classes of the components of methods, by class name.
 
     config.json names these classes.
     """

@@ -30,7 +30,8 @@ def count_cores(options: ClusterOptions, clients: int) -> int:
 def cluster_address(options: ClusterOptions) -> str | None:
     """Return the address of the run's Ray cluster; None for a new local cluster.
 
-    In a submitted job, Ray sets the environment variable RAY_ADDRESS.
+    If the option `address` is not set, the address is the environment variable RAY_ADDRESS. Ray sets this variable in a
+    submitted job.
     """
     if options.address is not None or options.engine != "ray":
         return options.address

@@ -1,20 +1,20 @@
-"""A timer of the loop's checkpoints."""
+"""A timer that determines when a run writes a checkpoint."""
 
 import time
 
 from fedraa.messages import State
 
-# If `checkpoint_every` is not set, the pause after a checkpoint lasts at least this time, and at least this multiple of
-# the time that the checkpoint took. Checkpoints thus take at most 5 % of the time.
+# If `checkpoint_every` is not set, the pause after a checkpoint lasts at least CHECKPOINT_INTERVAL_S. It also lasts at
+# least CHECKPOINT_PAUSE_FACTOR times as long as the checkpoint took. Checkpoints thus take at most 5 % of the time.
 CHECKPOINT_INTERVAL_S = 10.0
 CHECKPOINT_PAUSE_FACTOR = 20
 
 
 class CheckpointTimer:
-    """A timer of checkpoints. The first is due at the start, and each further one after `every` server steps.
+    """A timer of checkpoints. The first one is due at the start, each further one `every` server steps later.
 
-    Without `every`, the next checkpoint is due after a pause in real time. The pause lasts `CHECKPOINT_INTERVAL_S`, or
-    `CHECKPOINT_PAUSE_FACTOR` times as long as the last checkpoint took, whichever is longer.
+    If `every` is None, the next checkpoint is due after a pause in real time. The pause lasts `CHECKPOINT_INTERVAL_S`,
+    or `CHECKPOINT_PAUSE_FACTOR` times as long as the last checkpoint took, whichever is longer.
 
     Args:
         every: The number of server steps between checkpoints, or None.

@@ -161,7 +161,7 @@ def _available_bytes() -> float:
 
 
 def _group_left() -> float:
-    """Return the free bytes of this process's control group; infinity without a limit."""
+    """Return the free bytes of this process's control group; infinity if the group has no limit."""
     for limit, used in (
         ("memory.max", "memory.current"),
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),

@@ -22,7 +22,7 @@ class RunClock:
         self._started_at = time.monotonic()
 
     def elapsed_seconds(self) -> float:
-        """Return the real seconds since the start, without interruptions."""
+        """Return the real seconds since the start. Interruptions of the run do not count."""
         return time.monotonic() - self._started_at
 
     def exclude(self, seconds: float) -> None:

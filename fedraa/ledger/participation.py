@@ -18,7 +18,7 @@ from fedraa.ledger.selection_context import SelectionContext
 from fedraa.numbers import Count, Share
 from fedraa.rng import generator
 
-# An empty cohort is drawn again, at most this number of times for each client of the run.
+# If a cohort is empty, it is drawn again. The maximum number of draws is this number times the number of clients.
 DRAWS_PER_CLIENT = 1000
 EXPECTED = "all, sample:K with K from 1 to the number of clients, bernoulli:P or poisson:P with P over 0 and at most 1"
 
@@ -52,7 +52,7 @@ class Selection(Stateful, ABC):
         """
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
-        """Return the clients of a round, chosen without observations. Only a Participation defines this method."""
+        """Raise AssertionError. In the subclass Participation, this method returns the clients of a round."""
         raise AssertionError(f"{type(self).__name__} needs observations about clients")
 
     def expected_size(self, clients: int) -> float | None:
@@ -161,9 +161,9 @@ def expected_cohort(participation: object, clients: int) -> float | None:
 
 
 def needs_observations(selection: Selection) -> bool:
-    """Return True if the selection needs observations about clients, False for a participation.
+    """Return True if the selection needs observations about clients.
 
-    A custom participation may be any object with a method `cohort`.
+    A Participation needs none. A custom participation may also be any object with a method `cohort`.
     """
     return isinstance(selection, Selection) and not isinstance(selection, Participation)
 

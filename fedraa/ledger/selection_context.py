@@ -35,8 +35,8 @@ class ClientFacts:
 class SelectionContext:
     """The state of the server when it chooses clients.
 
-    Arrays are read-only and, except `candidates`, have one entry per client [N]. With different submodels, a client's
-    loss and duration are divided by the running mean of the submodel that it trained.
+    Arrays are read-only and, except `candidates`, have one entry per client [N]. If clients train different submodels,
+    a client's loss and duration are divided by the running means for the submodel that this client trained last.
 
     Attributes:
         candidates: Clients that can be chosen, ascending: neither training nor quarantined.
@@ -84,8 +84,8 @@ class RunningMeans(Stateful):
     def divide(self, values: Floats, labels: Ints) -> Floats:
         """Return the values [N], divided by the running means of their submodels.
 
-        With only one submodel the values stay unchanged. A value without a submodel is divided by the mean over the
-        submodels.
+        With only one submodel the values stay unchanged. A value without a submodel is divided by the mean of
+        the running means.
 
         Args:
             values: The values [N].

@@ -52,7 +52,7 @@ class Features:
 
 
 def find_last_linear(module: nn.Module) -> nn.Linear:
-    """Return the module's last linear layer. Raise InputError without one."""
+    """Return the module's last linear layer. Raise InputError if it has none."""
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
     if not linear:
         problem = f"moon compares the inputs of the last linear layer, and {type(module).__name__} has none"
@@ -62,7 +62,7 @@ def find_last_linear(module: nn.Module) -> nn.Linear:
 
 @contextmanager
 def last_features(module: nn.Module) -> Iterator[Features]:
-    """Yield an object with the input of the module's last linear layer in the last forward pass."""
+    """Yield an object that stores the input of the module's last linear layer in each forward pass."""
     features = Features()
     handle = find_last_linear(module).register_forward_pre_hook(features.read)
     try:

@@ -89,7 +89,7 @@ class Ringleader(AsyncRule):
 
     def start(self, model: AsyncModel) -> None:
         self._now, self._next = (SumTable(len(model.params), model.clients) for _ in range(2))
-        # Clients that have not made their step of this round. The list is empty in the first phase.
+        # Clients whose step in the second phase is still missing. In the first phase the list is empty.
         self._todo: list[int] = []
         self._gone: set[int] = set()
 

@@ -38,8 +38,8 @@ class Objective(ABC):
 
     `better` has the better direction, "max" or "min", of each metric except the loss. Runs are compared by the metric
     `main`. `auxiliary` has the weights of additional outputs in the training loss. An output is named by its key,
-    attribute or tuple index (as text). A missing output is skipped. Methods may depend only on their arguments,
-    because each worker has a copy.
+    attribute or tuple index (as text). A missing output is skipped. The methods of an objective may depend only
+    on their arguments, because each worker has a copy of the objective.
     """
 
     better: ClassVar[Mapping[str, Direction]] = {}
@@ -118,7 +118,11 @@ class Objective(ABC):
         return loss
 
     def sums(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the values of `measured`, the `loss` and the loss `count` of every sample, float64 [b] or [b, k]."""
+        """Return named values of every sample, float64 [b] or [b, k].
+
+        They are the values of `measured`, the sum of the sample's losses (`loss`), and the number of these losses
+        (`count`).
+        """
         losses = self.losses(outputs, targets)
         counts = self.counted(outputs, targets)
         if counts is None:

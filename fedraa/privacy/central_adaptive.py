@@ -33,7 +33,7 @@ class CentralAdaptive(Privacy):
     """Central privacy with a clip that follows a quantile of the norms (Andrew et al. 2021).
 
     Attributes:
-        noise: Noise multiplier of one release, which has the sum of updates and the number of updates below the clip.
+        noise: Noise multiplier of a release of two sums: the updates, and the number of updates below the clip.
         clip: The clip at the start.
         quantile: The share of updates that should have a norm below the clip.
         clip_lr: Speed of the adaptation.

@@ -66,7 +66,7 @@ def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.Dat
 
 
 def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) -> bool:
-    """Return True if several methods have the same value, and the other methods do not have the setting."""
+    """Return True if several methods have the setting, and all of these methods have the same value."""
     labels_with_value = [labels for values, labels in labels_by_values.items() if any(values)]
     return len(labels_with_value) == 1 and len(labels_with_value[0]) > 1
 

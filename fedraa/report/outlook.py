@@ -85,7 +85,7 @@ def forecast_run(run: Run) -> Forecast | None:
     schedule = run.config["method"]["schedule"]
     if schedule["kind"] != "AsyncSchedule" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
         return None
-    # Other rules select clients by losses and durations. A dry run does not have them.
+    # Every value of `next_client` except `uniform` selects clients by losses or durations, which a dry run lacks.
     if schedule.get("next_client", "uniform") != "uniform":
         return None
     rules = Rules.read(run.directory)

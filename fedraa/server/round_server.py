@@ -103,7 +103,8 @@ class RoundServer(Stateful):
         self.task_table = task_table
         self._run = run
         self._fragments: list[Assignment] = []
-        # A method with a scheduler has no sampler. It keeps this default sampler, which does nothing when a round ends.
+        # If the method has a scheduler instead of a sampler, this default sampler stays. It does nothing when a round
+        # ends.
         self._sampler = SubmodelSampler()
         if isinstance(components.submodels, SubmodelSampler):
             self._sampler = components.submodels
@@ -120,7 +121,7 @@ class RoundServer(Stateful):
         self._deadline = components.deadline
         self._paces = None if self._deadline is None else self._deadline.paces
         self._coverage = CoverageCounter(len(params), np.int32)
-        # This counter includes personal layers, which clients train but do not send.
+        # Unlike `_coverage`, this counter includes personal layers, which clients train but do not send.
         self._trained = CoverageCounter(len(params), np.int32)
         self._last_trained = LastTrained(len(params))
         self._reset_round()

@@ -114,9 +114,9 @@ class Assignment:
     def bytes(self, coordinates: int, sent_back: Callable[[int], int], sent: Callable[[int], int]) -> tuple[int, int]:
         """Return the bytes that the server sends to the client for one task, and the bytes that the client sends back.
 
-        A client with a mask sends only the trained parameters. It adds a bitmap of the mask, except with
-        `mask_by_label`. With `sends_mask`, the server also sends only these parameters. Otherwise, it sends the whole
-        submodel.
+        Without a mask, server and client send the whole submodel. With a mask, the client sends only the trained
+        parameters. It also sends the mask as a bitmap, unless `mask_by_label` is True. If `sends_mask` is True, the
+        server sends the same. Otherwise, the server sends the whole submodel.
 
         Args:
             coordinates: Number of parameters of the submodel.

@@ -14,7 +14,7 @@ from benchmarks.studies.race.settings import FLEETS
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
 
-# This placeholder replaces the folder of the datasets.
+# In `identifying_fields`, this text replaces the folder of the datasets.
 DATA = "DATA"
 SPENT = ("t", "accuracy", "bytes", "flops")
 # The columns of evaluations that pages show. Each value is multiplied by a factor to get the page's unit.

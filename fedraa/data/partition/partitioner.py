@@ -82,7 +82,7 @@ class Partitioner(ABC):
         """
 
     def bound(self, owners: Any, test_owners: Any) -> "Partitioner":
-        """Return the partitioner to use with these data.
+        """Return this partitioner, or a copy that contains the client ids of the data.
 
         Args:
             owners: The client id of each training row. None if the data have no client ids.

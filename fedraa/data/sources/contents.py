@@ -18,7 +18,7 @@ import torch
 OWN_PACKAGES = ("fedraa", "actors", "schedulers")
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
-# A result of `reducer_override`: pickle stores this call in place of the object, and visits no part of the object.
+# A result of `reducer_override`: pickle stores the call `list()` in place of the object, and visits no part of it.
 NOTHING = (list, ())
 
 # `random.SystemRandom` is a subclass of `random.Random`. It has no state, so the search skips it.
@@ -70,7 +70,8 @@ class _Walk(pickle.Pickler):
         super().__init__(_Sink(contents), protocol=5)
         self._contents = contents
         self._storages: set[int] = set()
-        # The pickler does not detect cycles through functions, classes and objects that cannot be pickled.
+        # The visited objects by id. The pickler itself does not detect cycles through functions, classes and objects
+        # that cannot be pickled.
         self._visited: dict[int, object] = {}
 
     def reducer_override(self, obj: Any) -> Any:

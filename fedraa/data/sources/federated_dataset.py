@@ -32,7 +32,7 @@ class FederatedDataset:
         name: Name of the data set.
         train: The training samples: a pair of arrays (x, y), a map-style data set of torch, a table of Hugging Face's
             `datasets`, a custom Rows, or a function of the client's number that returns (x, y).
-        test: The test samples, in one of these forms except the function.
+        test: The test samples, in one of the forms of `train`, but not as a function.
         classes: Number of classes. None computes it from the labels.
         clients: The client of each training row, as a number or a word. Without it, a partitioner divides the samples.
         test_clients: The client of each test row, as a number or a word.

@@ -50,8 +50,8 @@ class ImageFormat:
 def find_images(root: Path) -> tuple[list[Path], list[Path]]:
     """Return the sorted images below a folder, and the sorted empty folders.
 
-    Links are followed, except to a parent folder. Hidden files and folders are ignored. A warning is given for files
-    with suffixes that are not in `IMAGES`.
+    Links are followed, except links to a parent folder. Hidden files and folders are ignored. A warning is given for
+    files with suffixes that are not in `IMAGES`.
     """
     images: list[Path] = []
     empty: list[Path] = []

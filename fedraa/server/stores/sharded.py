@@ -104,7 +104,8 @@ class Shard:
         norms: True to measure the norms of deltas.
         is_delta_mix: True to add deltas, False to mix trained values in.
         common: For each fragment, the positions, in its piece, of the coordinates that all fragments contain.
-        shared_weight: With `is_delta_mix`, the factor of the weight on the coordinates of `common`.
+        shared_weight: The factor by which deltas at the coordinates of `common` are multiplied. Unused if
+            `is_delta_mix` is False.
     """
 
     def __init__(

@@ -118,9 +118,9 @@ def _label_gates(r: Recorder, read: Tensor, weights: Sequence[Tensor]) -> Tensor
 
 
 def _tie_state(r: Recorder, units: Tensor, state: Any) -> None:
-    """Tie each unit of a recurrent layer to its element of the initial state.
+    """Record that each unit of a recurrent layer is cut together with its element of the initial state.
 
-    An initial state that is constant and not zero excludes the units from cuts.
+    If the initial state is constant and not zero, record that the units are never cut.
     """
     for x in iterate_tensors(state):
         labels = r.labels(x)

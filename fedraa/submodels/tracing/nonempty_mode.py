@@ -14,7 +14,9 @@ PICKS = frozenset(("getitem", "masked_select", "setitem"))
 
 
 class NonemptyMode(TorchFunctionMode):
-    """A mode in which a search or a mask selects the first position if it would otherwise select nothing.
+    """A torch mode in which a search or a boolean mask that would select nothing selects the first position.
+
+    A search is a call of `argwhere`, `nonzero` or `where`.
 
     Attributes:
         fills: True to select the first position. With False, the mode changes nothing.

@@ -135,8 +135,8 @@ class CutChecker:
         """Test three submodels. Return the problem of the first wrong one, or None if all of them are right.
 
         The first keeps about half of the units of each group. The second keeps one unit of each group, because code may
-        squeeze dimensions of size 1. The third is tested only if the code creates zeros. Only every second group is cut
-        in it, because the zeros may have the width of the wrong group.
+        squeeze dimensions of size 1. The third is tested only if the code creates tensors of zeros.
+        In the third, only every second group is cut. This shows if a tensor of zeros has the width of a wrong group.
 
         Args:
             traced: The traced module.
@@ -202,7 +202,8 @@ class CutChecker:
         _set_parameters(base, values.zero_().index_put_((place,), chosen))
         try:
             expected = self._run_modes(base, modes)
-        # Some modules fail with random parameters, for example because they count rows.
+        # The module's code may raise any exception. For example, a module that counts the rows of its experts may fail
+        # because `NonemptyMode` gives row 0 to an idle expert. The test is then repeated without this mode.
         except Exception as error:
             if self._fills:
                 self._fills = False
@@ -300,10 +301,10 @@ def _as_floats(x: Tensor) -> Tensor:
 
 
 def _find_scales(expected: Tensor) -> Tensor:
-    """Return a typical size of the values at each position of an output. The tolerance is relative to this size.
+    """Return, for each position of an output, the size to which the tolerance is relative.
 
-    The size is the largest absolute value of the whole output, without values of a mask (such as -1e9). At a
-    position whose values belong to a mask, the size is the largest absolute value at this position over all samples.
+    All positions have the same size: the largest absolute value in the output, without values of a mask (such as -1e9).
+    Only a position with values of a mask has another size: its own largest absolute value over all samples.
     """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():
