@@ -80,7 +80,7 @@ class ClientUpdate:
 
     @property
     def coordinates(self) -> CoordinateSet:
-        """The coordinates of the fragment: `runs`, which is faster, if it is not None; otherwise `where`."""
+        """The coordinates of the fragment: `runs` if it is not None, because it is faster; otherwise `where`."""
         return self.where if self.runs is None else self.runs
 
 
