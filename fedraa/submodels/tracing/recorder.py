@@ -281,7 +281,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choose_dim(self, weight: Tensor, count: int) -> int:
-        """Return the dimension to use for a parameter's units, as an index (from 0) into `count` possible ones."""
+        """Choose a dimension for a parameter's units from `count` possible dimensions, and return its index from 0."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:
