@@ -73,7 +73,8 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 
     Args:
         group: The group of the worker.
-        placement: `pack` (Ray's default) fills half of a node before the next one; `spread` uses all nodes.
+        placement: With `pack` (Ray's default), Ray fills half of a node before it uses the next node. With `spread`,
+            it uses all nodes.
     """
     options: dict[str, Any] = {"num_cpus": 0, "resources": {}}
     for name, amount in group.needs.items():

@@ -20,7 +20,7 @@ from fedraa.server.update_checks import join_receipts
 from fedraa.vectors.finite import wrong_kind
 
 NO_BUFFER: Vector = np.empty(0, np.float32)
-# A call without an answer is made again after this number of seconds, and again after twice as long.
+# A call without an answer is made again after this number of seconds. The wait doubles after each repetition.
 FIRST_WAIT_S = 30.0
 
 
@@ -83,7 +83,7 @@ class ShardActor(Shard):
         self.load(ray.get(params), pulls, pushes)
 
     def load_mean_ref(self, mean: AnyRef) -> None:
-        """Set the mean. The argument is a reference of it."""
+        """Set the mean to the array that the Ray reference `mean` points to."""
         self.load_mean(ray.get(mean))
 
     def values(self) -> Vector:

@@ -141,7 +141,7 @@ def as_row(setting: dict[str, str], case: Case, result: str) -> dict[str, str]:
 
 
 def row_key(row: dict[str, str]) -> tuple[str, ...]:
-    """Return the values of a row that identify its case."""
+    """Return all values of a row except the result. They identify the tested case."""
     return tuple(row[name] for name in COLUMNS if name != "result")
 
 

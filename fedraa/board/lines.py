@@ -72,7 +72,7 @@ class GrowingLines:
         return self._more
 
     def _read_chunk(self, stream: BinaryIO) -> bytes:
-        """Return the next `CHUNK_BYTES` bytes, and further chunks until one has the end of a line or the file ends."""
+        """Read chunks of `CHUNK_BYTES` bytes until a chunk has a line break or the file ends. Return all chunks."""
         parts = [stream.read(CHUNK_BYTES)]
         while parts[-1] and b"\n" not in parts[-1]:
             parts.append(stream.read(CHUNK_BYTES))

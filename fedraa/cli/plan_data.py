@@ -13,7 +13,7 @@ from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
 from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
-# With more clients, the table has only the clients at `QUANTILES` of the number of samples.
+# With more clients, the table shows only a few of them: those at the `QUANTILES` of the number of samples.
 MAX_CLIENTS = 20
 # More columns of labels would not fit into 80 characters.
 MAX_CLASSES = 10
@@ -81,9 +81,10 @@ def data_table(data: Federated, partition: object) -> Table:
 
 
 def _label_cells(counts: Counts, shows_labels: bool) -> list[str]:
-    """Return the number of a client's labels, the fraction of the most frequent one and perhaps the samples per label.
+    """Return the table cells about a client's labels.
 
-    The samples per label are included if `shows_labels` is True.
+    The cells contain the number of different labels and the fraction of the most frequent label. If `shows_labels` is
+    True, further cells contain the number of samples of each label.
     """
     total = max(1, int(counts.sum()))
     cells = [str(int((counts > 0).sum())), f"{counts.max() / total:.0%}"]

@@ -15,8 +15,8 @@ Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
 # The smallest number of local steps, if the user sets none and all clients have the same label frequencies.
 DEFAULT_MINIMUM = 15
-# If the label frequencies differ, a smaller number than DEFAULT_MINIMUM is used, but at least this number. An adaptive
-# learning rate needs two steps, because it compares the two halves of a task.
+# If the label frequencies differ, the smallest number of local steps is between SHORTEST and DEFAULT_MINIMUM. An
+# adaptive learning rate needs two steps, because it compares the two halves of a task.
 SHORTEST = 2
 
 
@@ -57,7 +57,7 @@ class AutoSteps:
 
         Args:
             whole: Number of minibatches in one pass over the client's data.
-            overlap: The overlap of the clients' labels, which `measure_label_overlap` returns.
+            overlap: The overlap of the clients' labels, from 0 to 1, which `measure_label_overlap` returns.
         """
         if self.minimum is None:
             return np.minimum(max(SHORTEST, round(DEFAULT_MINIMUM * overlap)), whole)
@@ -70,6 +70,6 @@ class AutoSteps:
             move: Time to send the fragment to the client and back.
             step: Time of one minibatch, in the same unit.
             whole: Number of minibatches in one pass over the client's data.
-            overlap: The overlap of the clients' labels.
+            overlap: The overlap of the clients' labels, from 0 to 1.
         """
         return np.maximum(self.minimum_steps(whole, overlap), np.rint(self.kappa * move / step)).astype(np.int64)

@@ -15,7 +15,7 @@ from fedraa.numbers import convert_numbers
 def check_component_fields(part: object, field: str) -> None:
     """Convert a component's numbers, booleans and texts, in place, to the annotated types.
 
-    Of a custom component, only fields that a built-in base class declares are converted.
+    In a custom component, only the fields that a built-in base class declares are converted.
 
     Args:
         part: The component.

@@ -120,7 +120,7 @@ class ComponentRegistry(Generic[T]):
             parameters = inspect.signature(self.registered[text]).parameters.values()
             return any(parameter.default is inspect.Parameter.empty for parameter in parameters)
         if any(getattr(component, "__name__", "") == text for component in self.registered.values()):
-            # A configuration file names a component by its class.
+            # The text is the name of a class, as in configuration files.
             return False
         return text.partition(":")[0] in self.registered or not is_path(text)
 

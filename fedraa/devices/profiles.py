@@ -108,5 +108,5 @@ def _parse_share(part: str, text: str) -> float:
     except ValueError:
         share = np.nan
     if not share >= 0:
-        raise InputError("compute: profiles", got=part, expected="NAME:SHARE with a share from 0")
+        raise InputError("compute: profiles", got=part, expected="NAME:SHARE, where SHARE is 0 or more")
     return share

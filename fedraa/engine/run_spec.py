@@ -252,8 +252,8 @@ class RunSpec:
     def privacy_terms(self) -> PrivacyTerms | None:
         """The values that determine the privacy loss; None without privacy.
 
-        Sampling of clients reduces the privacy loss only if each round draws a Poisson sample of the clients, clients
-        train and send the whole model, and privacy is central.
+        Sampling of clients reduces the privacy loss only under three conditions: each round draws a Poisson sample of
+        the clients, every client trains and sends the whole model, and the server adds the noise (central privacy).
         """
         if self.privacy is None:
             return None

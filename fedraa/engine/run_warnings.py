@@ -177,7 +177,7 @@ def _sums_to_one(outputs: Tensor, dimension: int) -> bool:
 def _trial_outputs(
     model: nn.Module, example: Tree, objective: Objective, *, factors: tuple[float, ...]
 ) -> list[Tensor]:
-    """Return the model's outputs for samples, and for random inputs of each size in `factors`.
+    """Return the model's outputs for samples, and for random inputs with each standard deviation in `factors`.
 
     The list is empty if the model fails or an output is not a floating-point tensor.
     """

@@ -36,7 +36,7 @@ class RawInputModel(nn.Module):
         return forward(self.model, x)
 
     def _add_scaling(self, scaling: Scaling) -> Any:
-        """Append each scaling in the tree to `scalings`, and return a tree of their indices."""
+        """Append each scaling in the tree `scaling` to `self.scalings`, and return a tree of the indices."""
         if isinstance(scaling, dict):
             return {name: self._add_scaling(part) for name, part in scaling.items()}
         if isinstance(scaling, tuple):

@@ -46,10 +46,10 @@ class PrivacyTerms:
     local: bool = False
 
     def measure_loss(self, events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the privacy loss of a log, as summary.json stores it.
+        """Return the privacy loss of a run from the events of its log, as summary.json stores it.
 
-        `releases` is the number of results with noise: rounds, buffers or updates. With local privacy, it is the
-        largest number of tasks of a client. `epsilon` is None if it is infinite.
+        `releases` is the number of results with noise: rounds, buffers or updates. With local privacy, `releases` is
+        the largest number of tasks of a client. `epsilon` is None for an infinite epsilon.
         """
         if self.local:
             releases = count_tasks(events)

@@ -75,7 +75,7 @@ class Audit:
 
     @property
     def _checkpoint_due(self) -> bool:
-        """True if the next line must log a checkpoint. The log has only the checkpoints of `checkpoint_every`."""
+        """True if the next line must log a checkpoint. Only checkpoints by the option `checkpoint_every` are logged."""
         step = self._ledger.step
         every = self._rules.experiment.checkpoint_every
         return every is not None and step % every == 0 and step > self._saved and not self._clock.waiting
@@ -88,7 +88,7 @@ class Audit:
         self._saved = self._ledger.step
 
     def _check_settled(self, line: Line) -> None:
-        """Raise an error if, before this line, a client must get a task or a checkpoint must be logged."""
+        """Raise an error if the line is too early: a client still waits for a task, or a checkpoint is missing."""
         if self._clock.waiting:
             raise line.wrong(f"client {self._clock.waiting[0]} waits, and must get a task before this line")
         if self._checkpoint_due:
@@ -143,7 +143,8 @@ class Audit:
     def _reached_time_limit(self, now: float) -> float | None:
         """Return the time limit if the run has reached it.
 
-        On the virtual clock, the limit is reached when no client waits, and no task ends before the limit.
+        On the virtual clock, a run has reached the limit if no client waits for a task, and if the next task and the
+        round end after the limit.
         """
         limit = self._rules.resolved.limits.time
         if limit is None:

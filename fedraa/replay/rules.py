@@ -280,7 +280,7 @@ class Rules:
     def async_rule(self) -> AsyncRule | None:
         """Return the rule by which an asynchronous server applies updates; None for a custom rule.
 
-        If a built-in rule has a custom component, a built-in component replaces it.
+        In a built-in rule, a built-in component replaces a custom staleness weight or a custom optimizer.
         """
         update = dict(self.method["update"])
         if is_foreign(update):
@@ -328,7 +328,7 @@ class Rules:
         return factors
 
     def _round_selector(self) -> ClientSelector:
-        """Return the selector of clients for rounds. A custom selector is replaced by one that repeats the log."""
+        """Return the selector of clients for rounds. The choices of a custom selector are read from the log."""
         policy = self.method["submodel"]
         single_client_rounds = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:

@@ -60,7 +60,7 @@ class Stopwatch:
 
 
 class RunTimes:
-    """The stopwatches of a run's server and of all its workers together."""
+    """The two stopwatches of a run: one for the server, and one for all workers together."""
 
     def __init__(self) -> None:
         self.server = Stopwatch()
@@ -78,7 +78,7 @@ def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
     """Return a finished run's real time as rows (server or workers, work, seconds, fraction).
 
     The work `other` of workers is the time in which they are idle, transfer data, or start. With the engine `local`,
-    training in this process counts as waiting of the server.
+    this process trains the tasks. The training time then counts as the server's `waiting for the next update`.
     """
     path = directory / PROFILE
     if not path.is_file():

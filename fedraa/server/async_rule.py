@@ -80,7 +80,7 @@ class ClientUpdate:
 
     @property
     def coordinates(self) -> CoordinateSet:
-        """The coordinates of the fragment: `runs`, which is faster, if it is not None; otherwise `where`."""
+        """The coordinates of the fragment: `runs` if it is not None, because it is faster; otherwise `where`."""
         return self.where if self.runs is None else self.runs
 
 
@@ -93,7 +93,7 @@ class AsyncModel:
         clients: Number of clients.
         fragments: Number of fragments.
         at_a_time: Number of clients that train at the same time; None for all.
-        common: For each fragment, the positions, in its buffer, of the coordinates that all fragments contain.
+        common: The coordinates that all fragments contain. For each fragment: their positions in the fragment's buffer.
         tensors: The shape of each tensor of the model, in the order of `params`; empty if unknown.
         probabilities: The probability with which the server draws each client [N]; None if unknown.
         sent: Number of coordinates that clients send; None for all. Personal layers are not sent.

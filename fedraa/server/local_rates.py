@@ -65,8 +65,9 @@ class AdaptiveFactor(Stateful):
     If the losses have risen in most of the last N updates, and for most of the recent clients:
         factor <- half of the smaller of factor and the factor at which the losses were lowest
 
-    N is the number of clients that train at the same time. The cosine decreases as the rate grows, so the rule is
-    hypergradient descent (Baydin et al. 2018) on the logarithm of the rate, with tasks in place of gradients.
+    N is the number of clients that train at the same time. The cosine decreases as the rate grows. So the rule is
+    similar to hypergradient descent (Baydin et al. 2018) on the logarithm of the rate. That method compares two
+    consecutive gradients. This rule compares the two halves of a task.
 
     If clients have different labels, the cosine may be high although the model does not improve. The losses then limit
     the rate. A loss has risen if it exceeds the client's lowest loss by a tenth of its first loss (`RISE`). Only losses
@@ -112,8 +113,9 @@ class AdaptiveFactor(Stateful):
         # The sums of the ones in `_rises` and in `_recent`.
         self._updates_risen = 0
         self._clients_risen = 0
-        # The first loss of each client, and its lowest loss since the last fall of the rate; NaN before its first task.
+        # The first loss of each client; NaN before its first update.
         self._first = np.full(clients, np.nan)
+        # The lowest loss of each client since the last fall of the rate; NaN for a client without an update since then.
         self._lowest = np.full(clients, np.nan)
         # The lowest median of the relative losses so far, and the logarithm of the factor at that time.
         self._best_loss = math.inf

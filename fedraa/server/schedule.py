@@ -43,8 +43,8 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
 class Schedule(ABC):
     """The order of tasks: one by one if `asynchronous` is True, otherwise in rounds.
 
-    If `scheduled` is True, a scheduler chooses the submodel of each task, otherwise a submodel policy. With a
-    `polyak_fraction` over 0, the evaluated model is a mean over the last models (`PolyakAveraging`).
+    If `scheduled` is True, a scheduler chooses the submodel of each task. Otherwise a submodel policy chooses it. With
+    a `polyak_fraction` over 0, the evaluated model is a mean over the last models (`PolyakAveraging`).
     """
 
     asynchronous: ClassVar[bool] = False

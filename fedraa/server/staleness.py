@@ -15,7 +15,7 @@ from fedraa.numbers import NotNegative
 class StalenessWeight(ABC):
     """A factor of an update's weight, as a function of the update's staleness.
 
-    A plain function can take its place, such as lambda staleness: 1 / (1 + staleness)
+    A plain function also works, such as lambda staleness: 1 / (1 + staleness)
     """
 
     @abstractmethod

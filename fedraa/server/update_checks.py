@@ -27,8 +27,8 @@ MAX_GROWTH = 1e3
 # Extra buffers of client updates that have one value per trained parameter.
 PER_PARAMETER_BUFFERS = ("gradient", "squares")
 AUTO = "auto"
-# With `auto`, the largest norm of an update as a multiple of the median norm. Honest updates stay below it, even if
-# numbers of samples differ tenfold.
+# With `auto`, the largest allowed norm of an update, as a multiple of the median norm. Honest updates have smaller
+# norms, even if numbers of samples differ tenfold.
 NORM_FACTOR = 20
 # The median norm is computed over this number of the last accepted updates.
 MEDIAN_WINDOW = 50
@@ -39,7 +39,7 @@ MaxNorm = float | Literal["auto"] | None
 
 
 class Bounds(Stateful):
-    """The checks of updates, in the order in which the updates are applied.
+    """The checks of updates. The server checks updates in the order in which it applies them.
 
     With `auto`, an update's norm ||w - w_received|| may be at most `NORM_FACTOR` times the median norm of the last
     `MEDIAN_WINDOW` accepted updates of its fragment. For the first `WARM_UP_UPDATES` updates of a fragment, the bound

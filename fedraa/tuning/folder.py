@@ -15,7 +15,7 @@ PLAN = "tune.json"
 
 @contextmanager
 def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[Path]:
-    """Reserve `directory` for this process in the block.
+    """Reserve `directory` for this process during the block.
 
     If the directory has an interrupted tuning with the plan `described`, this tuning continues. Raises InputError if
     the directory has another tuning, or if another process uses it.

@@ -33,7 +33,13 @@ LATENCIES = {"0.1": 1.6, "0.3": 3.2}
 
 
 def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
-    """Return the settings of the paper's appendix, such as 10 clients, 5 epochs and batches of 128."""
+    """Return an experiment with the settings of the Fed-RAA paper's appendix, such as batches of 128, and with `own`.
+
+    Args:
+        scale: The size of the study.
+        dataset: The name of the data set.
+        own: More settings, and settings that differ from the appendix.
+    """
     common = {
         "hidden": (HIDDEN[dataset],),
         "time": BUDGET[dataset],
@@ -112,7 +118,7 @@ def raa_baselines(scale: Scale) -> Study:
 
 
 def raa_own_time(scale: Scale) -> Study:
-    """Compare methods by their accuracy at 3 times their own time to the target, as in the paper's Table 5."""
+    """Compare the accuracy of methods after 3 times the time that each needs to reach the target (Table 5)."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     in_flight = _raa_fields(scheduler="gre-raa(in_flight=True)")
     rows: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
@@ -319,7 +325,7 @@ def raa_latency(scale: Scale) -> Study:
     """Vary the number of fragments on devices with a fixed time per task (latency): Figure 6 of the paper."""
     dataset = scale.pick_value("digits", "mnist", "mnist")
     schedulers = {"gre-raa": "gre-raa", "gre-raa, in flight": "gre-raa(in_flight=True)"}
-    # For each latency: the fleet, and the length of a run divided by the length of a run without latency.
+    # For each latency: the fleet, and the duration of a run as a multiple of the duration without latency.
     fleets = {"0": ("1:0.5,3:0.5", 1.0)}
     fleets |= {latency: (str(FLEETS / f"latency-{latency}.csv"), factor) for latency, factor in LATENCIES.items()}
     shortest = scale.pick_value(2.5, 8.0, 20.0)

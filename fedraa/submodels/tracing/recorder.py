@@ -49,8 +49,8 @@ class DataDependentError(Exception):
 class Recorder(TorchFunctionMode):
     """A torch mode in which each function also computes the unit labels of its result.
 
-    A function without a rule excludes all units that it reads from cuts. A buffer can be cut only if its values are
-    equal for all units, because a worker knows only how many units its submodel keeps, not which ones.
+    If a function has no rule, the units that it reads are never cut. A buffer can be cut only if its values are equal
+    for all units, because a worker knows only how many units its submodel keeps, not which ones.
 
     Attributes:
         dim_labels: The labels along each dimension that a layer reads, by names of parameters and buffers.
@@ -91,7 +91,7 @@ class Recorder(TorchFunctionMode):
         self.uncut_reasons: dict[str, str] = {}
         # The weights of grouped convolutions. A cut removes whole groups of channels.
         self.grouped: set[str] = set()
-        # The labels of each view that splits a dimension of units into two. Only one of these two can be cut.
+        # The labels of each view that splits one dimension into two dimensions. Only one of the two can be cut.
         self.split_views: list[Tensor] = []
         self.sized_calls: list[RecordedCall] = []
         # The last function whose result depends on data and decided a branch.
@@ -107,7 +107,8 @@ class Recorder(TorchFunctionMode):
         self.estimated: set[str] = set()
         # Parameters that the code reads, but that are not registered in the module.
         self.unregistered: dict[int, nn.Parameter] = {}
-        # For each transposed, converted or sliced parameter: its name, its dimensions and the original.
+        # For each tensor that the code transposed, converted or sliced from a parameter: the parameter's name, the
+        # parameter's dimension for each dimension of the tensor, and the parameter itself.
         self._derived = WeakTensorKeyDictionary()
         self._modules = {module: name for name, module in module.named_modules()}
         self._names = {id(x): name for name, x in (*module.named_parameters(), *module.named_buffers())}
@@ -172,7 +173,7 @@ class Recorder(TorchFunctionMode):
         return [name for name in self._names.values() if name not in known and name not in self._alike]
 
     def steps(self, values: object) -> list[object]:
-        """Return each tensor's origin: a parameter's name, or else (number of the call, shape of its result)."""
+        """Return an entry for each tensor in `values`: its name, or (number of the call that made it, shape)."""
         return [self.name(x) or (self._steps.get(x, 0), x.shape) for x in iterate_tensors(values)]
 
     def name(self, tensor: object) -> str | None:
@@ -280,7 +281,7 @@ class Recorder(TorchFunctionMode):
         return dims[dim]
 
     def choose_dim(self, weight: Tensor, count: int) -> int:
-        """Return the dimension to use for a parameter's units, as an index (from 0) into `count` possible ones."""
+        """Choose a dimension for a parameter's units from `count` possible dimensions, and return its index from 0."""
         name = self.name(weight) or ""
         chosen = min(self.choices.get(name, 0), count - 1)
         if chosen + 1 < count:
@@ -288,7 +289,7 @@ class Recorder(TorchFunctionMode):
         return chosen
 
     def bind_units(self, tensor: Tensor | None, dim: int, labels: Tensor) -> None:
-        """Record which unit each index along a dimension of a parameter or buffer belongs to.
+        """Record the unit to which each index along a dimension of a parameter or buffer belongs.
 
         Args:
             tensor: The parameter or buffer. None has no effect.
@@ -342,7 +343,7 @@ class Recorder(TorchFunctionMode):
             self.track_uncut(x)
 
     def pin_unequal_buffers(self) -> None:
-        """Prevent cuts of units whose values in a buffer differ from each other. Running statistics are ignored."""
+        """Prevent cuts of units for which a buffer has different values. Running statistics are ignored."""
         for name in sorted(self._alike.keys() & self.dim_labels.keys() - self.estimated):
             for dim, labels in self.dim_labels[name].items():
                 if not self._alike[name][dim]:

@@ -92,7 +92,9 @@ _own: ContextVar[Mapping[str, Rule]] = ContextVar("_own", default=MappingProxyTy
 
 @contextmanager
 def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
-    """Trace models inside the block with custom rules, by names of torch functions.
+    """Use custom rules to trace models inside the block.
+
+    The keys of `rules` are names of torch functions, such as `sinc`.
 
     A rule `rule(recorder, name, out, args, kwargs)` sets the unit labels of a function's result: an integer for each
     element. Elements with equal labels belong to the same unit, such as a neuron. A custom rule replaces the built-in
