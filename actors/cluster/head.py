@@ -84,7 +84,7 @@ class HeadWatch:
         self._send_request(self._looked)
 
     def lost(self) -> str | None:
-        """Return why the head is lost, or None."""
+        """Return the reason if the head node counts as lost, otherwise None."""
         if self._silent > self._bound:
             return f"the head of the Ray cluster at {self._head.address} does not answer"
         now = time.monotonic()
@@ -105,7 +105,10 @@ class HeadWatch:
         self._question = self._head.ask()
 
     def confirm_lost(self) -> str | None:
-        """Send a new request and wait for the answer. Return why the head is lost, or None."""
+        """Send a new request to the head node, and wait for its answer or its loss.
+
+        Return the reason if the head node counts as lost, otherwise None.
+        """
         self._send_request(time.monotonic())
         lost = self.lost()
         while lost is None and (self._silent or not self._question.done()):
