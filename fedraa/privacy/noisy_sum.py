@@ -45,7 +45,7 @@ class NoisySum(Stateful):
         self._scale = np.zeros(size)
 
     def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
-        """Return the update with a norm of at most the clip, and count it in this release.
+        """Return the update, scaled down to a norm of at most the clip. Count it in this release.
 
         Args:
             delta: The update [k].

@@ -93,7 +93,9 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return index sets with one block of every group. If a group is too small, each set contains the whole group.
+    """Return an index set for each ratio. An index set has one block of units from every group.
+
+    If a group is too small for this, each index set contains the whole group.
 
     Args:
         traced: The traced model.
