@@ -107,7 +107,7 @@ class Uncuttable(InputError):
 
 
 class ShardDied(StructuredError):
-    """The loss of a server shard with its parameters. The run resumes from its last checkpoint."""
+    """An error: a server shard died, and its parameters are lost. The run resumes from its last checkpoint."""
 
 
 class Damaged(StructuredError):

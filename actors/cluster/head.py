@@ -14,10 +14,10 @@ AUTO = "auto"
 MAX_PORT = 65535
 ANSWER_SECONDS = 5.0
 REQUEST_INTERVAL_SECONDS = 2.0
-# A pause of this process is not the head's fault. Between two checks, at most this time counts as silence of the head.
+# If this process pauses, the head node only seems silent. At most this time between two checks counts as silence.
 MAX_COUNTED_SECONDS = 2.0
-# A head that refuses connections for GONE_SECONDS, or is silent for SILENT_SECONDS, is lost. Ray would end this process
-# after 60 s.
+# The head node counts as lost after it refused connections for GONE_SECONDS, or was silent for SILENT_SECONDS. This
+# is before Ray would end this process, after 60 s.
 GONE_SECONDS = 20.0
 SILENT_SECONDS = 45.0
 TOKEN = (
@@ -84,7 +84,7 @@ class HeadWatch:
         self._send_request(self._looked)
 
     def lost(self) -> str | None:
-        """Return why the head is lost, or None."""
+        """Return the reason if the head node counts as lost, otherwise None."""
         if self._silent > self._bound:
             return f"the head of the Ray cluster at {self._head.address} does not answer"
         now = time.monotonic()
@@ -105,7 +105,10 @@ class HeadWatch:
         self._question = self._head.ask()
 
     def confirm_lost(self) -> str | None:
-        """Send a new request and wait for the answer. Return why the head is lost, or None."""
+        """Send a new request to the head node, and wait for its answer or its loss.
+
+        Return the reason if the head node counts as lost, otherwise None.
+        """
         self._send_request(time.monotonic())
         lost = self.lost()
         while lost is None and (self._silent or not self._question.done()):

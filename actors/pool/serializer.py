@@ -156,7 +156,10 @@ class TaskSerializer:
     _refs: WeakKeyDictionary[SharedBuffer, AnyRef] = field(default_factory=WeakKeyDictionary)
 
     def share(self, params: Vector) -> SharedBuffer:
-        """Copy large parameters to the object store, and return a view of the copy."""
+        """Return a buffer with the parameters.
+
+        Parameters of `INLINE_BYTES` or more are copied to the object store. The buffer is then a view of the copy.
+        """
         if params.nbytes < INLINE_BYTES:
             return SharedBuffer(params)
         ref = runtime.put(params)

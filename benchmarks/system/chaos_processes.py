@@ -47,7 +47,7 @@ POLL_INTERVAL_S = 0.01
 
 
 def make_experiment(out: Path, engine: str, **changes: Any) -> Experiment:
-    """Return a small experiment with 600 commits and several checkpoints."""
+    """Return a small experiment with 600 client updates and a checkpoint after every 50 updates."""
     common = {"hidden": (8,), "clients": 4, "local_epochs": 1, "updates": 600, "checkpoint_every": 50, "quiet": True}
     return Experiment(engine=engine, out=out, workers={"ray": 1}.get(engine), **common | changes)
 

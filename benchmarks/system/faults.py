@@ -111,7 +111,7 @@ class Row:
     """The result of a run.
 
     Attributes:
-        commands: The number of commands until the run's end.
+        commands: The number of commands that were needed until the run ended: one, and one for each resume.
         faults: The number of log lines of kind `fault`.
         last_line: The last printed line, if the run could not be continued.
     """

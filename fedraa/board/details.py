@@ -52,9 +52,9 @@ def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
 
 
 def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
-    """Return a histogram of the staleness of committed updates. Each bar counts `width` neighbouring values.
+    """Return a histogram of the staleness of accepted updates. Each bar counts `width` neighbouring values.
 
-    Return None before the first commit, and for a synchronous run, which has no staleness.
+    Return None before the server accepts the first update, and for a synchronous run, which has no staleness.
     """
     from fedraa.board.of_reports import BARS
 
@@ -67,7 +67,7 @@ def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
 
 
 def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
-    """Return the number of committed tasks of each fragment, in total and by client.
+    """Return how many updates of each fragment the server accepted, in total and by client.
 
     Return None for fewer than two fragments.
     """

@@ -64,7 +64,7 @@ class Evaluations:
             return f"line {number} has a cell that is not a number"
         if len(row) < len(self.names):
             return f"line {number} has {len(row)} cells"
-        # The board does not show columns that the user has added.
+        # If the user added columns on the right, they are ignored.
         for column, value in zip(self._columns, row, strict=False):
             column.append(value)
         return ""

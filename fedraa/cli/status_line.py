@@ -14,7 +14,7 @@ LOADING = "loading PyTorch"
 
 @contextmanager
 def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
-    """Show and yield a status line during the block, beginning with the loading of PyTorch.
+    """Show a status line during the block, and yield it. Its first text is `LOADING`.
 
     Without a terminal, the status is logged, and log records go to stdout. With `quiet`, the block gets None.
     """

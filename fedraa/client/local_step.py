@@ -190,7 +190,7 @@ class LocalStep:
         self._mask = mask
 
     def rate(self, steps_taken: int) -> float:
-        """Return the learning rate of the next step, if the task has taken `steps_taken` steps."""
+        """Return the learning rate of the next step after `steps_taken` steps of the task."""
         return self._lr * self._factor(steps_taken)
 
     def compress(

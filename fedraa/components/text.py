@@ -46,7 +46,7 @@ def is_built_in(value: object) -> bool:
 
 
 def import_path_of(value: object) -> str:
-    """Return the import path of a class or a function. A built-in class has only its name."""
+    """Return the import path of a class or a function. For a built-in class, return only its name."""
     name: str = getattr(value, "__qualname__", type(value).__qualname__)
     if is_built_in(value) and inspect.isclass(value):
         return name
@@ -97,7 +97,7 @@ def describe_component(part: object) -> Any:
 def text_of(part: object) -> Any:
     """Return a component as text, `Name(field=value)`, without values that equal the defaults.
 
-    If the component contains other components, the result is its description.
+    If the component contains other components, the result is that of `describe_component`.
     """
     described = describe_component(part)
     if not isinstance(described, dict) or any(isinstance(value, dict) for value in described.values()):

@@ -312,7 +312,7 @@ class CostModel(Stateful):
         """Return the expected duration of one task of every client [N].
 
         It is the mean over the submodels that fit in the client's memory. A client without such a submodel gets the
-        longest duration of the others.
+        longest duration of the other clients.
 
         Args:
             shapes: The widths of the submodels from which a scheduler chooses; empty for the full model.
@@ -352,7 +352,7 @@ class CostModel(Stateful):
         return True
 
     def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
-        """Return the number of sample passes in one task, or in its first `steps` local steps."""
+        """Return the number of sample passes (forward, backward) in one task, or in its first `steps` local steps."""
         if steps is None:
             steps = self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -361,7 +361,7 @@ class CostModel(Stateful):
         return float(self._local.passed_in(steps, shard))
 
     def _all_sample_passes(self, widths: Widths) -> Floats:
-        """Return the number of sample passes in one task of every client, [N]."""
+        """Return the number of sample passes (forward, backward) in one task of every client, [N]."""
         auto = self._local.auto
         if auto is None:
             return self._map_sizes(self._local.passed_samples)
@@ -385,7 +385,7 @@ class CostModel(Stateful):
         return auto.count(move, step, self._local.count_minibatches(shards), self._label_overlap)
 
     def _trained_cost(self, widths: Widths) -> Cost:
-        """Return the cost of the client's part of a submodel."""
+        """Return the cost of a submodel. For a split model, return the cost of the client's part."""
         if self._stem is not None:
             return self._stem.cost
         return self._measure(widths)

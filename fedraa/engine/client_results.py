@@ -67,7 +67,7 @@ class ClientResults(Stateful):
         return {"updates": tasks.applied.copy(), "quarantined": quarantined}
 
     def take(self, pending: Evaluating, evaluation: Evaluation) -> None:
-        """Write the results of every n-th evaluation. Keep the results of other evaluations for `finish`."""
+        """Write the results of the evaluation if it is an n-th one (`every`), otherwise keep them for `finish`."""
         if self._write is None or not evaluation.clients:
             return
         self._unwritten = {

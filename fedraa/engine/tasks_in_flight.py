@@ -44,7 +44,7 @@ class TasksInFlight:
 
     @property
     def next_due(self) -> float:
-        """The earliest due time of a task."""
+        """The due time of the task that is due first."""
         return self._by_due_time.next_due
 
     @property

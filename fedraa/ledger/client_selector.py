@@ -1,4 +1,4 @@
-"""The class that lets a Selection choose clients: it passes the observations and checks the chosen clients."""
+"""The class ClientSelector. It passes observations to a Selection, and checks the clients that are chosen."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace

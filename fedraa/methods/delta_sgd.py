@@ -37,7 +37,7 @@ class DeltaSGD(LocalOptimizer):
     """Delta-SGD (Kim et al. 2024): SGD with a rate that follows the local smoothness. `lr` is only the first rate.
 
     Attributes:
-        gamma: Factor of the rate that the smoothness allows.
+        gamma: The smoothness allows gamma * ||x_k - x_{k-1}|| / (2 * ||g_k - g_{k-1}||) as the rate of step k.
         delta: A step multiplies the rate by at most sqrt(1 + delta * h), where h is the factor of the step before.
     """
 

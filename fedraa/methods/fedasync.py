@@ -33,7 +33,7 @@ class ConvexMix(AsyncRule):
     Attributes:
         mixing: Weight of an update before its staleness reduces it.
         staleness: The factor s, by which the weight decreases with staleness.
-        participation_correction: The power p; 0 turns the factor off.
+        participation_correction: The power p. With 0, `a` does not depend on these shares.
     """
 
     mixing: Share = 0.6
@@ -78,7 +78,7 @@ register(
 
 
 def async_variant(method: Method) -> Method:
-    """Return an asynchronous variant of a method that works in rounds: its submodels, and the server of FedAsync.
+    """Return an asynchronous variant of a method in rounds, with the method's submodels and the server of FedAsync.
 
     No paper has this baseline. It shows the time that `method` loses by waiting at the end of rounds.
     """

@@ -138,7 +138,10 @@ def settle_spectral(module: nn.Module) -> None:
 
 
 def is_spectral(part: nn.Module) -> bool:
-    """Return True for a layer with the hook of torch's old `spectral_norm`, and for a module of the new one."""
+    """Return True if torch's `spectral_norm` put a hook on this module or created this module.
+
+    The old `spectral_norm` puts a hook on a layer. The new one creates a module `_SpectralNorm`.
+    """
     hooks = part._forward_pre_hooks.values()
     return type(part).__name__ == "_SpectralNorm" or any(isinstance(hook, SpectralNorm) for hook in hooks)
 

@@ -29,7 +29,7 @@ def unwrap_module(module: nn.Module) -> nn.Module:
 
 
 class PlainCall(nn.Module):
-    """A module that replaces a wrapper: it has the calls and the attributes of the inner module."""
+    """A module that replaces a wrapper. It passes calls to the inner module, and has the inner module's attributes."""
 
     def hold(self, name: str, inner: nn.Module) -> None:
         """Store the inner module under the name that it had in the wrapper."""

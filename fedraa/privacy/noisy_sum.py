@@ -39,12 +39,13 @@ class NoisySum(Stateful):
         # The sum of b_i - 1/2 over the updates of this release, by fragment. b_i is 1 if the norm of update i is within
         # the clip, otherwise 0 (see `central_adaptive`).
         self._centred: dict[int, float] = {}
+        # The number of updates in this sum, by fragment.
         self._voters: dict[int, int] = {}
         # For each coordinate [d], the largest clip among the updates that contain it; 0 if no update contains it.
         self._scale = np.zeros(size)
 
     def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
-        """Return the update with a norm of at most the clip, and count it in this release.
+        """Return the update, scaled down to a norm of at most the clip. Count it in this release.
 
         Args:
             delta: The update [k].
@@ -80,8 +81,8 @@ class NoisySum(Stateful):
                 voters = self._voters.get(fragment, 0)
             if voters:
                 centred = self._centred.get(fragment, 0.0)
-                # The sum is divided by the number of voters. The noise depends on the expected cohort, like the
-                # noise on the sum of the updates.
+                # The sum of b_i - 1/2 is divided by `voters`, the number of updates (expected number if `whole`).
+                # The noise on this sum depends on the expected cohort, like the noise on the sum of the updates.
                 self.clips[fragment] = self._privacy.adapt_clip(
                     self.clips[fragment], centred, voters=voters, cohort=self.cohort, rng=rng
                 )

@@ -1,1 +1,1 @@
-"""The replay of a finished run, which checks every decision, weight and time in the log, and the other files."""
+"""The replay of a finished run. It checks every decision, weight and time in the log, then the run's other files."""

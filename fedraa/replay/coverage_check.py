@@ -24,7 +24,7 @@ class Coverage:
         self._known = rules.costs_known and not rules.method["update"].get("owned_head", False)
 
     def check(self, line: Line, round: int, fragments: list[int]) -> None:
-        """Check the metrics of a round.
+        """Check the coverage metrics and the drift of a round.
 
         Args:
             line: The `round` event.
@@ -41,7 +41,7 @@ class Coverage:
             self._check_bounds(line, round, len(fragments))
 
     def _check_bounds(self, line: Line, round: int, clients: int) -> None:
-        """Check that the metrics are within the bounds that hold for any submodels."""
+        """Check that the coverage metrics are within the bounds that hold for any submodels."""
         minimum = line.between("coverage_min", 0, clients)
         if minimum > 0:
             line.expect_value("longest_untrained", 0)
@@ -57,7 +57,7 @@ class Coverage:
             line.between("uncovered", 1, self._size - 1)
 
     def _check_derived(self, line: Line, round: int, fragments: list[int]) -> None:
-        """Check that the metrics have exactly the values that follow from the clients' fragments."""
+        """Check that the coverage metrics have the values that follow from the fragments of the round's clients."""
         counts = {name: fragments.count(name) for name in self._sizes}
         if SHARED in counts:
             counts[SHARED] = len(fragments)

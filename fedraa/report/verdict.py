@@ -243,7 +243,7 @@ def _per_time(amount: float, run: Run) -> float:
 
 
 def _describe_weakness(ranking: Ranking) -> str:
-    """Return a sentence about metrics in which another group is better than the first."""
+    """Return a sentence about the metrics in which the best group is worse than another group."""
     metric_spec = ranking.first.first.metric_spec
     notes = []
     for name, heading in (("loss", "loss"), ("client_worst", "worst client")):
@@ -282,7 +282,10 @@ def _suggest_next_runs(ranking: Ranking) -> str:
 
 
 def still_improves(run: Run) -> bool:
-    """Return True if the last 20 % of evaluations brought more than the fraction `RISING` of the run's gain."""
+    """Return True if the main metric still improved in the last 20 % of the evaluations.
+
+    Their gain must be more than the fraction `RISING` of the gain of the whole run.
+    """
     values = run.evals[run.metric_spec.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False

@@ -36,12 +36,12 @@ def make_blocks(traced: Traced, count: int) -> tuple[IndexSet, ...]:
 
 
 def take_prefix(traced: Traced, ratio: float) -> IndexSet:
-    """Return the first `ceil(ratio * K)` units of every group of `K` (HeteroFL)."""
+    """Return the first `ceil(ratio * K)` units of every group of `K` units (HeteroFL)."""
     return tuple(np.arange(_count_units(ratio, group.size)) for group in traced.groups)
 
 
 def take_window(traced: Traced, ratio: float, start: int) -> IndexSet:
-    """Return `ceil(ratio * K)` consecutive units of every group of `K` (FedRolex).
+    """Return `ceil(ratio * K)` consecutive units of every group of `K` units (FedRolex).
 
     After the last unit of a group, the window continues with unit 0.
 
@@ -54,7 +54,7 @@ def take_window(traced: Traced, ratio: float, start: int) -> IndexSet:
 
 
 def random_units(traced: Traced, ratio: float, rng: np.random.Generator) -> IndexSet:
-    """Return `ceil(ratio * K)` random units of every group of `K`, without replacement.
+    """Return `ceil(ratio * K)` random units of every group of `K` units, without replacement.
 
     Args:
         traced: The traced model.
@@ -93,7 +93,9 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
 
 
 def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
-    """Return index sets with one block of every group. If a group is too small, each set contains the whole group.
+    """Return an index set for each ratio. An index set has one block of units from every group.
+
+    If a group is too small for this, each index set contains the whole group.
 
     Args:
         traced: The traced model.

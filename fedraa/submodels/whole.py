@@ -146,7 +146,7 @@ def _differentiate_sum(outputs: Sequence[Tensor]) -> None:
 
 
 def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
-    """Yield the parameters that contribute to the outputs, from the autograd graph."""
+    """Yield the parameters in the autograd graph of the outputs."""
     waiting = [x.grad_fn for x in outputs if x.grad_fn is not None]
     seen = set(waiting)
     while waiting:

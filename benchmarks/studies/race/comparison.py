@@ -37,7 +37,7 @@ class Comparison:
     def log_ratios(self) -> list[float]:
         """The logarithms of rival time / our time, one per common seed.
 
-        The time of a run that missed the target is the setting's horizon.
+        A run that missed the target counts with the time limit of the setting (`horizon`).
         """
         seeds = sorted(self.our_times.keys() & self.rival_times.keys())
         return [math.log(self._bounded(self.rival_times[seed]) / self._bounded(self.our_times[seed])) for seed in seeds]
@@ -104,8 +104,8 @@ def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
 def format_times(times: Mapping[int, float], setting: Setting) -> str:
     """Return the mean time as text.
 
-    If some runs missed the target, the text is the number of the other runs, such as `3 of 5`. If all runs missed it,
-    the text is `> HORIZON`.
+    If some runs missed the target, the text is the number of runs that reached it, such as `3 of 5`. If all runs missed
+    it, the text is `>` and the time limit of the setting, such as `> 2.5`.
     """
     values = np.array(list(times.values()))
     reached = int(np.isfinite(values).sum())

@@ -106,7 +106,7 @@ _RATIOS = [(1.0,), (0.4, 0.6), (0.2, 0.3, 0.5), (0.1, 0.2, 0.3, 0.4)]
 _RAA: dict[str, object] = {"ratios": _RATIOS, "mixing": _MIX}
 _ADAPTIVE = "fadas(size=3, optimizer='amsgrad(server_lr=0.03)')"
 _RULES = ["delta(server_gain=1.2)", "delta(server_gain=1.7)", "rms-normalized-delta(server_gain=1.2)", _ADAPTIVE]
-# With ten clients, server learning rates from 0.25 to 1 are tried.
+# These bounds are divided by the number of clients. With ten clients, server learning rates from 0.25 to 1 are tried.
 _ARRIVAL = EveryArrival(2.5, 10)
 _CAPACITIES: list[object] = ["auto", _SHARES]
 

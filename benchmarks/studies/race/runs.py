@@ -247,7 +247,10 @@ class Race:
 
 
 def _merge_values(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an experiment with tuned values. The keys of `values` are fields, or paths in the method."""
+    """Return the fields of an experiment with tuned values.
+
+    A key of `values` is a field, such as `lr`, or a path in the method, such as `update.gamma`.
+    """
     return {**fields, **split_paths(values, fields.get("override", {}))}
 
 

@@ -23,7 +23,7 @@ PRINTED = (
 
 
 def ramfed_memory(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed on clients with very different data and small submodels: Table 2, level S-Arb."""
+    """Compare RAM-Fed with RA-Fed on clients with very different data and small submodels: RAM-Fed's Table 2."""
     mnist: dict[str, Any] = {"dataset": "mnist", "hidden": (200,), "batch_size": 128, "lr": 0.01}
     digits: dict[str, Any] = {"dataset": "digits", "hidden": (64,)}
     far = digits | {"lr": 0.05, "local_epochs": 5, "rounds": 30, "eval_every": 2}
@@ -70,7 +70,7 @@ def ramfed_memory(scale: Scale) -> Study:
 
 
 def ramfed_participation(scale: Scale) -> Study:
-    """Compare RAM-Fed, RA-Fed and FedAvg with all clients in each round and with few clients. The mask level is L."""
+    """Compare RAM-Fed and RA-Fed (mask level L) with FedAvg, with all clients in each round and with few clients."""
     rows: dict[str, dict[str, Any]] = {
         "ram-fed L": {"method": "ram-fed", "submodel.level": "L"},
         "ra-fed L": {"method": "ra-fed", "submodel.level": "L"},
@@ -234,9 +234,9 @@ def _table_study(
         name: The study's name.
         title: The study's title.
         common: The fields of all experiments.
-        paper: The paper's accuracies by row.
-        concentrations: The Dirichlet concentrations of the paper's accuracies.
-        at: The concentrations to run.
+        paper: For each row, the paper's accuracies: one for each of `concentrations`.
+        concentrations: The Dirichlet concentrations in the paper.
+        at: The concentrations with which this study runs.
         note: A note for the sizes quick and standard.
     """
     if "local_epochs" not in common:
@@ -266,7 +266,7 @@ def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Vary the share of rounds in which all clients train the same regions: Figures 3 and 4."""
+    """Vary the share of rounds in which all clients train the same parts (regions) of the model: Figures 3 and 4."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
@@ -357,7 +357,7 @@ def ramfed_rounds(scale: Scale) -> Study:
 
 
 def ramfed_schedule(scale: Scale) -> Study:
-    """Vary the clients per region, the trained regions, and the rounds between trainings: Figures 3 and 4."""
+    """Vary which parts (regions) of the model are trained, by how many clients and how often: Figures 3 and 4."""
     dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     common = SETTINGS | {
         "dirichlet": 0.15,

@@ -35,7 +35,7 @@ def main() -> None:
     FlukeENV().set_seed(0)
     FlukeENV().set_device("cpu")
     FlukeENV().set_inmemory(True)
-    # Turn off the evaluations after each round, because no other system has them.
+    # By default fluke evaluates after each round. The other frameworks do not, so turn these evaluations off.
     FlukeENV().set_eval_cfg(server=False, pre_fit=False, post_fit=False, locals=False)
     arrays = [torch.from_numpy(work.array(name)) for name in ("x_train", "y_train", "x_test", "y_test")]
     settings: dict[str, Any] = {

@@ -23,8 +23,8 @@ class CoordinateMedian(RobustAggregator):
     """Median of each coordinate over the clients that trained it (Yin et al. 2018).
 
     Attributes:
-        min_coverage: A coordinate that fewer clients trained keeps its value. With a value below 3, one attacker can
-            decide a coordinate.
+        min_coverage: If fewer clients than this number trained a coordinate, the coordinate keeps its value. With a
+            number below 3, one attacker can decide a coordinate.
     """
 
     min_coverage: Count = MIN_MAJORITY

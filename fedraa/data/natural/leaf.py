@@ -45,7 +45,7 @@ class LeafSplit:
 
 
 def has_leaf_files(root: Path) -> bool:
-    """Return True if the folder has JSON files of both splits."""
+    """Return True if the folder has JSON files with training samples and JSON files with test samples."""
     return all(any((root / split).glob("*.json")) for split in ("train", "test"))
 
 

@@ -68,7 +68,7 @@ class Table:
         return f"{place}, client {self.frame[self.client].iloc[at]!r}"
 
     def cell(self, name: str, which: Array) -> str:
-        """Return the field of an error: column `name` in the first row that the mask `which` [n] selects."""
+        """Return a text that names a cell in an error: column `name`, and the first row in the mask `which` [n]."""
         return f"column {name!r} {self.place(which)}"
 
     def spell_call(self, **change: Any) -> str:

@@ -133,7 +133,7 @@ class FourWay(SubmodelPolicy):
 
 
 def label_parts(chosen: Parts) -> int:
-    """Return an integer that identifies the chosen parts, with one bit for each."""
+    """Return an integer that identifies the chosen parts: bit i is 1 if part i is chosen."""
     return int((1 << chosen).sum())
 
 

@@ -93,8 +93,8 @@ class RunContext:
 
         Args:
             parts: The smallest number of units that each group must have.
-            error: The error to raise if a group has fewer. Its expected value is then the size of the smallest group.
-                None skips this check.
+            error: The error to raise if a group has fewer units. The text about its expected value is replaced by the
+                size of the smallest group. With None, the sizes of groups are not checked.
         """
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()

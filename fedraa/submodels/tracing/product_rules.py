@@ -170,8 +170,8 @@ def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: s
 
     Args:
         r: The recorder.
-        terms: Letters and labels of each activation.
-        letters: The names of the dimensions of the product.
+        terms: For each activation, the letters of its dimensions and its labels.
+        letters: The letters of the product's dimensions.
     """
     result = torch.zeros((1,) * len(letters), dtype=torch.int64)
     for own, labels in terms:
