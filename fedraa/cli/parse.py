@@ -258,13 +258,18 @@ def _bad_value_error(
     argument: "tyro._arguments.ArgumentDefinition | None", text: str, allowed: str | None
 ) -> InputError:
     """Return the error for an invalid value. `text` is the value in tyro's message."""
-    return InputError(_flag_name(argument), got=text.strip("[]'\""), expected=_allowed_values(allowed))
+    # Several values are a list in tyro's message, such as "'1', 'b'".
+    values = text.strip("[]'\"").replace("', '", " ")
+    return InputError(_flag_name(argument), got=values, expected=_allowed_values(allowed))
 
 
 def _allowed_values(metavar: str | None) -> str:
     """Return the values that a flag takes, without tyro's brackets and without `None`."""
     text = re.sub(r"\[(\w+) \[\1 \.\.\.\]\]", r"\1 ...", metavar or "no value")
-    return re.sub(r"[{}]", "", text).replace("None|", "")
+    text = re.sub(r"[{}]", "", text).replace("None|", "")
+    if text.endswith(" ..."):
+        text += " with spaces between the values"
+    return text
 
 
 def _flag_name(argument: "tyro._arguments.ArgumentDefinition | None") -> str:

@@ -54,6 +54,8 @@ def argument_error(
                 component = source.partition("(")[0].strip()
             problem = f"it lacks {' and '.join(missing)}"
             return InputError(field, problem, got=source, hint=f"give {component}({example})")
-        allowed = ", ".join(item.name for item in parameters) or "no values"
+        by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        names = [item.name for item in signature.parameters.values() if item.kind in by_name]
+        allowed = ", ".join(names) or "no values"
         return InputError(field, str(error), got=source, expected=allowed)
     return None

@@ -155,7 +155,8 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
         by_name = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
         positional = tuple(ast.literal_eval(argument) for argument in call.args)
     except (SyntaxError, ValueError, AssertionError):
-        raise InputError(where, got=text, expected="values that are Python literals, as in Name(share=0.1)") from None
+        expected = "numbers, and texts in quotes, as in Name(share=0.1, word='a')"
+        raise InputError(where, got=text, expected=expected) from None
     names = [word.arg for word in call.keywords]
     for name in by_name:
         if names.count(name) > 1:

@@ -33,7 +33,8 @@ class ConvexMix(AsyncRule):
     Attributes:
         mixing: Weight of an update before its staleness reduces it.
         staleness: The factor s, by which the weight decreases with staleness.
-        participation_correction: The power p. With 0, `a` does not depend on these shares.
+        participation_correction: The power p. The weight is multiplied by (the client's share of the data / its share
+            of the updates) ** p. With 0, it does not depend on these shares.
     """
 
     mixing: Share = 0.6

@@ -85,18 +85,30 @@ class Ranking:
         when = "at the end of each run" if self.at is None else f"at time {self.at:.4g}"
         if not np.isfinite([best, other]).all():
             return f"The methods cannot be compared: the {metric} of {second} is not finite {when}."
-        behind = ""
-        if len(self.groups) > 2:
-            ranked = zip(self.groups[2:], self.values[2:], strict=True)
-            behind = f" Behind: {', '.join(f'{group.label} {mean_or_nan(values):.4f}' for group, values in ranked)}."
+        others = self._describe_others()
         if best == other:
-            return f"{first} and {second} have the same {metric}, {best:.4f}, {when}.{behind}"
+            return f"{first} and {second} have the same {metric}, {best:.4f}, {when}.{others}"
         if self.is_tie:
             values = f"{metric} {best:.4f} and {other:.4f}"
-            return f"{first} and {second} are about equal {when}: {values}. {self._describe_noise()}{behind}"
+            return f"{first} and {second} are about equal {when}: {values}. {self._describe_noise()}{others}"
         gap = f"{abs(best - other):.4f} {'more' if best > other else 'less'}"
         values = f"{metric} {best:.4f}, {gap} than {second} ({other:.4f})"
-        return f"{first} is ahead {when}: {values}. {self._describe_noise()}{behind}"
+        return f"{first} is ahead {when}: {values}. {self._describe_noise()}{others}"
+
+    def _describe_others(self) -> str:
+        """Return a sentence with the mean of each group after the second, and its p-value against the first group."""
+        notes = []
+        heading = "The others"
+        for group, values in zip(self.groups[2:], self.values[2:], strict=True):
+            note = f"{group.label} {mean_or_nan(values):.4f}"
+            p = welch_p_value(self.values[0], values)
+            if p is not None:
+                note += f" (p = {p:.2g})"
+                heading = f"The others, with p against {self.first.label}"
+            notes.append(note)
+        if not notes:
+            return ""
+        return f" {heading}: {', '.join(notes)}."
 
     def _compare_times_to_target(self) -> str:
         first, second = self.groups[0].label, self.groups[1].label
@@ -119,7 +131,8 @@ class Ranking:
 
     @property
     def has_single_seed(self) -> bool:
-        return min(map(len, self.values[:2])) < 2
+        # A group that did not reach the target has no values, even if it has several seeds.
+        return any(len(values) == 1 for values in self.values[:2])
 
     def _describe_noise(self) -> str:
         """Return a sentence that compares the difference of the first two groups with the noise between seeds."""
@@ -178,7 +191,7 @@ def _describe_followers(ranking: Ranking) -> str:
             sentences.append(f"{group.label}: {'; '.join(notes)}.")
     if not sentences:
         return ""
-    return f"Differences from {first.label} that may be the reason. {' '.join(sentences)}"
+    return f"Differences from {first.label} that may explain the result. {' '.join(sentences)}"
 
 
 def describe_differences(group: Group, first: Group) -> list[str]:
@@ -284,8 +297,11 @@ def _suggest_next_runs(ranking: Ranking) -> str:
 def still_improves(run: Run) -> bool:
     """Return True if the main metric still improved in the last 20 % of the evaluations.
 
-    Their gain must be more than the fraction `RISING` of the gain of the whole run.
+    Their gain must be more than the fraction `RISING` of the gain of the whole run. The result is False for a run that
+    ended because it reached its target: a larger budget would not change this run.
     """
+    if run.summary["reason"] in ("accuracy", "target"):
+        return False
     values = run.evals[run.metric_spec.main].to_numpy(float)
     if len(values) < 5 or not np.isfinite(values[[0, -1]]).all():
         return False

@@ -287,7 +287,8 @@ class Rounds(Barrier):
         download_compressor: Compresses the model that the server sends (the operator C of RA-Fed).
         over_selection: Factor by which a round starts more clients than it needs.
         deadline: Time from the start of a round to its end; None for no deadline.
-        late: `drop` or `partial`, as in Barrier.
+        late: `drop` loses the work of a client that is late at the deadline. `partial` uses its local steps before the
+            deadline.
     """
 
     participation: Any = "all"

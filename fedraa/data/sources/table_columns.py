@@ -347,6 +347,8 @@ def _missing_value_error(table: Table, name: str, which: Array, value: str | Non
     if name not in (table.target, table.client):
         hint = f"fill in the values, remove these rows, or {table.without(name)}"
     expected = f"a value in every row; it has none in {int(which.sum())} of {len(which)}"
+    if value is None:
+        return InputError(table.cell(name, which), "it is empty", expected=expected, hint=hint)
     return InputError(table.cell(name, which), got=value, expected=expected, hint=hint)
 
 

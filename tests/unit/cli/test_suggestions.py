@@ -192,7 +192,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "field", "got", "expected"),
     [
         ("board . --port 80x", "port", "80x", "INT"),
-        ("compare fedavg --seeds 1 b", "seeds", "b", "INT ..."),
+        ("compare fedavg --seeds 1 b", "seeds", "b", "INT ... with spaces between the values"),
         ("run --updates x", "updates", "x", "INT"),
         ("run --lr", "lr", "", "FLOAT"),
         ("run --capacities x", "capacities", "x", "FLOAT ...|auto"),

@@ -316,6 +316,12 @@ def test_options_that_name_no_column_are_refused(options: Any, key: str, tmp_pat
         read_csv(write(tmp_path, PLAIN), **options)
 
 
+def test_unknown_option_is_answered_with_the_options(tmp_path: Path) -> None:
+    path = str(write(tmp_path, PLAIN))
+    with refuses("dataset", "'label'", "target", "client", "drop"):
+        load_dataset(f"csv({path!r}, label='z')", None)
+
+
 def test_options_that_contradict_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, PLAIN)
     with refuses("client", got="label"):

@@ -184,7 +184,7 @@ def test_several_inputs_a_mask_a_dict_and_an_auxiliary_head(tmp_path: Path) -> N
         ({"method": "heterofl", "rounds": 1}, "objective", ["heterofl ", "labels", " regression "]),
         ({"override": {"local.logit_calibration": 0.5}}, "local.logit_calibration", ["0.5", " regression"]),
         ({"vmap_batch": 4}, "objective", ["vmap_batch 4 ", "labels", " regression "]),
-        ({"target": "mse"}, "target", ["'mse'"]),
+        ({"target": "mse"}, "target", ["'mse'", "METRIC:VALUE", "csv("]),
         ({"target": "mse:1", "target_accuracy": 0.5}, "target", ["'mse:1'", "target_accuracy 0.5 "]),
         ({"objective": "regresion"}, "objective", ["'regresion'", " regression?"]),
     ],

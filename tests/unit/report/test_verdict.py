@@ -167,3 +167,24 @@ def test_gains_is_true_only_for_a_rising_metric(runs: Path) -> None:
     assert still_improves(run)
     run.evals["accuracy"] = 0.5
     assert not still_improves(run)
+
+
+def test_run_that_reached_its_target_is_not_said_to_need_more_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(runs / "all" / "fed-raa-0")
+    run.evals["accuracy"] = range(len(run.evals))
+    monkeypatch.setitem(run.summary, "reason", "accuracy")
+    assert not still_improves(run)
+    assert "budget" not in compare_with_plan(run)
+
+
+def test_group_that_missed_the_target_has_several_seeds(runs: Path) -> None:
+    groups = load_groups([runs / "all"])
+    assert not faked(groups, {"ist": (2.0, 2.1), "fed-raa": ()}, by_time=True).has_single_seed
+    assert faked(groups, {"ist": (2.0,), "fed-raa": ()}, by_time=True).has_single_seed
+
+
+def test_methods_after_the_second_have_their_own_p_values(runs: Path) -> None:
+    first, second = load_groups([runs / "all"])
+    ranking = Ranking((first, second, second), ((0.8, 0.82), (0.4, 0.42), (0.3, 0.9)), by_time=False, at=0.5)
+    # Means 0.81 and 0.6, variances 0.0002 and 0.18: t = 0.21 / sqrt(0.0901) with about one degree of freedom.
+    assert f"{second.label} 0.6000 (p = 0.61)" in ranking.in_words()
