@@ -40,7 +40,10 @@ def as_dataset(dataset: object, targets: Targets | None = None) -> Dataset:
         other = ""
         if not isinstance(dataset, tuple | list):
             other = ", or a fedraa.FederatedDataset(name, train=..., test=...) of data sets of torch or Hugging Face"
-        raise InputError("dataset", got=dataset, expected=f"a {FORM}, with arrays of all samples{other}")
+        hint = ""
+        if type(dataset).__name__ == "DataFrame":
+            hint = "write a table to a file by its method to_csv('FILE', index=False), and give \"csv('FILE')\""
+        raise InputError("dataset", got=dataset, expected=f"a {FORM}, with arrays of all samples{other}", hint=hint)
     if not isinstance(dataset.name, str):
         raise InputError("dataset name", got=dataset.name, expected=f"text, as in {FORM}")
     try:

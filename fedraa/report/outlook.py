@@ -125,7 +125,10 @@ def _describe_delay_bound(run: Run) -> str:
     if not rules.costs_known or run.clients > MOST_CLIENTS:
         return ""
     longest = float((done["end"] - done["start"]).max())
-    return f"The longest task took {longest:.3g}; the delay bound is {rules.planner().bound:.3g} before jitter."
+    bound = rules.planner().bound
+    return (
+        f"The longest task took {longest:.3g}; the delay bound is {bound:.3g}, before the random factor of durations."
+    )
 
 
 def _describe_failures(run: Run) -> str:

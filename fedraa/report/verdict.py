@@ -90,7 +90,8 @@ class Ranking:
             return f"{first} and {second} have the same {metric}, {best:.4f}, {when}.{others}"
         if self.is_tie:
             values = f"{metric} {best:.4f} and {other:.4f}"
-            return f"{first} and {second} are about equal {when}: {values}. {self._describe_noise()}{others}"
+            start = f"{first} and {second} do not differ significantly {when}"
+            return f"{start}: {values}. {self._describe_noise()}{others}"
         gap = f"{abs(best - other):.4f} {'more' if best > other else 'less'}"
         values = f"{metric} {best:.4f}, {gap} than {second} ({other:.4f})"
         return f"{first} is ahead {when}: {values}. {self._describe_noise()}{others}"

@@ -96,7 +96,9 @@ class History:
         self.directory = Path(directory)
         for name in (CONFIG, EVENTS, EVALS):
             if not (self.directory / name).is_file():
-                raise InputError("run", f"{self.directory} is not a run directory; it has no {name}")
+                run = next((path.parent for path in sorted(self.directory.glob(f"*/{CONFIG}"))), None)
+                hint = "" if run is None else f"give a run in this folder, such as {run}"
+                raise InputError("run", f"{self.directory} is not a run directory; it has no {name}", hint=hint)
 
     def __repr__(self) -> str:
         flags = self.config["experiment"]

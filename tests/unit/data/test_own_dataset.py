@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from refusals import refuses
@@ -129,6 +130,7 @@ def test_wrong_arrays_are_refused_before_the_start(
         (TensorDataset(torch.zeros(4, 6), torch.zeros(4)), "dataset", "fedraa.FederatedDataset(name, train="),
         ((X, Y), "dataset", "fedraa.Dataset(name, x_train, "),
         ({"x_train": X}, "dataset", "fedraa.Dataset(name, x_train, "),
+        (pd.DataFrame(X), "dataset", "to_csv"),
         # The name is missing.
         (fl.Dataset(X, Y, X, Y, 2), "dataset name", "fedraa.Dataset(name, x_train, "),  # type: ignore[arg-type]
     ],

@@ -53,7 +53,7 @@ def test_in_words_names_the_leader_and_the_significance(runs: Path) -> None:
     )
     level = faked(groups, {"ist": (0.4, 0.8), "fed-raa": (0.3, 0.7)}).in_words()
     assert level.startswith(
-        "ist and fed-raa are about equal at time 0.5: accuracy 0.6000 and 0.5000. The difference is within"
+        "ist and fed-raa do not differ significantly at time 0.5: accuracy 0.6000 and 0.5000. The difference is"
     )
     assert "A single seed does not show" in faked(groups, {"ist": (0.8,), "fed-raa": (0.3, 0.7)}).in_words()
     assert "have the same accuracy" in faked(groups, {"ist": (0.5, 0.5), "fed-raa": (0.5, 0.5)}).in_words()

@@ -29,6 +29,12 @@ def rewrite(directory: Path, **changes: object) -> None:
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
 
 
+def test_folder_of_runs_is_refused_with_the_name_of_a_run(directory: Path) -> None:
+    for read_it in (History, replay, resume):
+        with refuses("run", str(directory)):
+            read_it(directory.parent)
+
+
 def test_reading_changes_nothing_on_the_disk(directory: Path) -> None:
     before = (directory / CONFIG).read_bytes()
     assert History(directory).config["format"] == FORMAT
