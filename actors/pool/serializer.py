@@ -80,8 +80,8 @@ class Job:
 
     Attributes:
         header: The task without arrays.
-        buffer: The parameters of the task, or their index. With server shards, the index of the Route to the shards,
-            and for each shard the index of a reference to its piece of the parameters.
+        buffer: The parameters of the task, or their index. For parameters on server shards, a tuple of indices: first
+            the index of the Route to the shards, then one index per shard, of a reference to the shard's parameters.
         mask: The mask of the task, packed to bits; None without a mask.
         extras: The extra buffers of the task by name.
         x: The index of the block with the client's inputs; -1 if the worker reads the samples from files.

@@ -35,8 +35,8 @@ class CostSettings:
         unit: Seconds of the wall clock per time unit; 1 on the virtual clock.
         stem: The client's part of a split model; None without a split. The client trains and sends only this part, and
             also exchanges activations and their gradients with the server.
-        frozen: True if the model has frozen layers, which every task computes as a whole. The work of a submodel is
-            then measured in FLOPs, not in parameters.
+        frozen: True if the model has frozen layers. Every task computes all frozen layers, even for a small submodel.
+            The work of a submodel is then measured in FLOPs, not in parameters.
         server: The speed of the server for its part of a split model, as a multiple of the fastest device's speed.
         download: The compressor of the models that the server sends.
         label_overlap: The overlap of the clients' labels, on which the number of local steps of `auto` depends.

@@ -266,7 +266,7 @@ def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Vary the share of rounds in which all clients train the same parts (regions) of the model: Figures 3 and 4."""
+    """Vary in how many rounds all clients train the same parts (regions) of the model: RAM-Fed's Figures 3 and 4."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
@@ -315,7 +315,7 @@ def ramfed_coverage(scale: Scale) -> Study:
 
 
 def ramfed_rounds(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed after different numbers of rounds, with one and two hidden layers: Table 2.
+    """Compare RAM-Fed with RA-Fed after different numbers of rounds, with one and two hidden layers: RAM-Fed's Table 2.
 
     As in the paper, the partition is `hsu`, in which all clients have the same number of samples. The paper's MLP has
     two hidden layers.
@@ -357,7 +357,7 @@ def ramfed_rounds(scale: Scale) -> Study:
 
 
 def ramfed_schedule(scale: Scale) -> Study:
-    """Vary which parts (regions) of the model are trained, by how many clients and how often: Figures 3 and 4."""
+    """Vary which parts (regions) of the model are trained, by how many clients and when: RAM-Fed's Figures 3 and 4."""
     dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     common = SETTINGS | {
         "dirichlet": 0.15,
