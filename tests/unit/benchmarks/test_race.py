@@ -21,7 +21,7 @@ from benchmarks.studies.race.measures import Measured, cost_to_accuracy
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import GREY, choose_colours
 from benchmarks.studies.race.record import read_record, write_record
-from benchmarks.studies.race.runs import Race
+from benchmarks.studies.race.runs import LONG_RUN_SEEDS, Race
 from benchmarks.studies.race.settings import FLEETS, QUICK, SETTINGS, Setting
 from benchmarks.studies.race.table import (
     describe_findings,
@@ -233,6 +233,11 @@ def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypa
     for lasts, time in (((1.8, 2.2), 10.0), ((1.8, math.inf), None), ((1.8,), None)):
         monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: both(ROUNDS, *lasts))
         assert race.long_time() == time
+    more_seeds = replace(race, seeds=(*range(LONG_RUN_SEEDS), 5, 6))
+    first = [1.0, 1.5, 2.0, 2.5, 1.0]
+    for lasts in (first, [*first, 2.4, math.inf]):
+        monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: both(ROUNDS, *lasts))
+        assert more_seeds.long_time() == 8.0
 
 
 def test_what_is_not_there_or_named_twice_is_one_sentence(tmp_path: Path) -> None:
