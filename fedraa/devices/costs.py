@@ -210,7 +210,7 @@ class CostModel(Stateful):
         return cost.params / self._full.params
 
     def _reference_share(self, passed: Floats | float) -> Floats | float:
-        """Return the sample passes as a share of the reference task: 5 epochs on the mean number of samples."""
+        """Return `passed` / (sample passes of the reference task: 5 epochs on the mean number of samples)."""
         return passed / (self._mean_size * REFERENCE_EPOCHS)
 
     def _server_time(self, passed: Floats | float) -> Floats | float:
