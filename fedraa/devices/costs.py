@@ -147,8 +147,8 @@ class CostModel(Stateful):
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        Unlike `table`, it does not depend on observed durations. The server applies an update only after this duration.
-        A duration from observations would therefore contain the server's own delays.
+        Unlike an entry of `table`, the result does not depend on observed durations. The server applies an update only
+        after this duration. A duration from observations would therefore contain the server's own delays.
 
         Args:
             widths: The widths of the submodel.
