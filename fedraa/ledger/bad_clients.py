@@ -72,6 +72,6 @@ class BadClients(Stateful):
         return QUARANTINED
 
     def count_success(self, client: int) -> None:
-        """Count an applied update. From now on the client has all of its retries again."""
+        """Count an applied update. The client then has all of its retries again."""
         self._failures.pop(client, None)
         self._any_well = True
