@@ -376,7 +376,7 @@ class CostModel(Stateful):
         return np.array([function(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return how many local steps `auto` gives to one task of each client [n]. `auto` computes the numbers from the costs."""
+        """Return the number of local steps that `auto` computes from the costs for one task of each client [n]."""
         shards = self._sizes[clients]
         batch = self._local.samples_in(1, shards) * self._local.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
