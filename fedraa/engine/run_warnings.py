@@ -151,7 +151,7 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
 def find_stacked_convolutions(model: nn.Module, stack: int, device: str) -> str | None:
     """Return a warning if a GPU trains convolutions of several tasks as one batched computation.
 
-    On an H200, the bits of such a task depended on the tasks that were trained with it.
+    On an H200, the bits of a task's update depended on the other tasks of the batched computation.
 
     Args:
         model: The model.

@@ -38,9 +38,9 @@ NARROW_WIDTH = 3
 class CutChecker:
     """A test of the width groups of one module.
 
-    The test compares a submodel with the full module. Both have random parameters, in float64 if possible. For a
-    `large` module, the test compares two narrow submodels instead. It also checks that submodels and the full module
-    run the same functions.
+    The test compares a submodel with the full module. Both have random parameters, in float64 if possible. If the
+    module is `large`, the test compares two narrow submodels with each other. It also checks that submodels and the
+    full module run the same functions.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class CutChecker:
         """
         if not groups:
             return None
-        # The caches of `traced` must stay empty. The copy has its own.
+        # The test fills the caches of this copy. The caches of the original must stay empty.
         traced = dataclasses.replace(traced)
         for number in range(self._tries):
             failure = self._find_failure_once(traced, groups, number)
