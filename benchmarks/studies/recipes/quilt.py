@@ -54,7 +54,7 @@ def _variants_study(
         title: The study's title.
         targets: The target accuracy by data set.
         data: The fields of the data partition.
-        time: The time limit at the sizes standard and paper.
+        time: The time limit at the sizes `standard` and `paper`.
     """
     common: dict[str, Any] = {"method": "fed-quilt", "compute": "1:0.5,3:0.5", **data}
     common |= scale.pick_value(

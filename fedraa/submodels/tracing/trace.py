@@ -148,7 +148,7 @@ def _record_run(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        shapes: A copy of the module on the meta device, which computes only shapes. None runs the module with values.
+        shapes: A copy of the module on the meta device, which computes only shapes. None to run `module` with values.
         choices: By name of a parameter: the index of its unit dimension among the possible ones, from 0.
         fills: In a mixture of experts, True runs an expert on row 0 if the example gives it no row.
     """
