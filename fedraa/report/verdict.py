@@ -41,8 +41,8 @@ class Ranking:
     """Groups of runs from the best to the worst.
 
     If all runs have the same clock and a group reached the target with all seeds, the order is by the mean time to the
-    target. A group with a seed that did not reach the target then comes last. In all other cases the order is by the
-    main metric.
+    target. In this order, a group with a seed that did not reach the target comes last. In all other cases the order is
+    by the main metric.
 
     Attributes:
         groups: The groups in this order.
