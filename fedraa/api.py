@@ -266,7 +266,7 @@ def report(
 def method(name: str) -> Method:
     """Return the method with this name. `fedraa methods` lists the names, and "a+b" combines two methods.
 
-    It has the attributes `submodel`, `local`, `update` and `schedule`. Raises ValueError for an unknown name.
+    The result has the attributes `submodel`, `local`, `update` and `schedule`. Raises ValueError for an unknown name.
     """
     return find_method(name)
 

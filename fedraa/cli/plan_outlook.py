@@ -1,6 +1,6 @@
 """The expected number of steps and duration of a run.
 
-For a method in rounds they are computed from the first round. For an asynchronous method they come from a dry run, a
+For a method with rounds, they are computed from the first round. For an asynchronous method they come from a dry run, a
 simulation without training.
 """
 
@@ -154,7 +154,7 @@ def sampled_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 
 
 def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
-    """Return a sentence about the expected rounds and time of a method in rounds.
+    """Return a sentence about a run with rounds: its expected number of rounds, and its expected time.
 
     The estimate assumes that all rounds are like the first round.
 

@@ -45,7 +45,7 @@ class Bernoulli(WithCapacities):
 
 @dataclass(frozen=True)
 class ShuffledBlocks(WithCapacities):
-    """Shuffled submodels, Algorithm 2: a client trains ceil(1/r) fixed blocks of the parameters in turn.
+    """Shuffled submodels, Algorithm 2: a client trains ceil(1/r) fixed blocks of the parameters, one per task.
 
     In each cycle, a client trains every block once. Clients of equal capacity train the same block at the same time.
 
