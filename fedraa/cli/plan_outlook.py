@@ -176,7 +176,7 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 def _round_duration(spec: RunSpec, tasks: Sequence[Task], total: int) -> float:
     """Return the expected duration of a round in time units, without random factors (`jitter`).
 
-    If devices are not always available, this is the mean over `AVAILABILITY_ROUNDS` rounds.
+    If devices are not always available, the result is the mean over `AVAILABILITY_ROUNDS` rounds.
     """
     schedule: Any = spec.method.schedule
     last = len(tasks)

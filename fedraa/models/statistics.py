@@ -38,7 +38,7 @@ Parts = Callable[[], Iterable[Tree]]
 
 
 class Unsettled(Exception):
-    """A buffer changes in every pass over the same samples. The message is the buffer's name."""
+    """An error about a buffer that changes in every pass over the same samples. The message is the buffer's name."""
 
 
 def is_norm(part: nn.Module) -> bool:

@@ -127,7 +127,7 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
 
 
 class WrongRuleError(Exception):
-    """A custom rule fails or sets wrong labels."""
+    """An error about a custom rule that fails or sets wrong labels."""
 
 
 def collect_rules() -> dict[str, Rule]:
