@@ -207,7 +207,7 @@ def _values_below(path: str, value: object) -> dict[str, Any]:
 
 
 def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
-    """Return a copy of the method with another value at a path. Errors name the user's `key`."""
+    """Return a copy of the method with another value at a path. An error names the user's `key`."""
     choice, *names = path.split(".")
     try:
         if path in REGISTRIES and not (names and value is None):

@@ -55,7 +55,7 @@ class Resize(NamedTuple):
         dim: The dimension of the argument that is cut.
         outs: The call turns the dimension `dim` into these dimensions of its result. The first of them is cut. Empty
             for a slicing call.
-        numbers: The formulas of the sizes. Empty for `_grouped_mm`, because submodels call `grouped_product` instead.
+        numbers: The formulas of the sizes. Empty for `_grouped_mm`, because `grouped_product` replaces it in submodels.
         mixed: True if one size is a product, such as a width times the number of samples.
     """
 
