@@ -22,7 +22,8 @@ from fedraa.models.forward import forward
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 # A buffer that still changes after this number of passes is an error.
 MAX_PASSES = 1000
-# A buffer counts as constant if it is this near to the value to which it converges, relative to its largest entry.
+# A buffer counts as constant if its distance from the value to which it converges is at most this fraction of the
+# buffer's largest entry.
 TOLERANCE = 1e-4
 # If the largest entry is below this number, this number is used in its place, because of rounding errors.
 SMALLEST_SCALE = 1e-3
@@ -38,7 +39,7 @@ Parts = Callable[[], Iterable[Tree]]
 
 
 class Unsettled(Exception):
-    """A buffer changes in every pass over the same samples. The message is the buffer's name."""
+    """An error about a buffer that changes in every pass over the same samples. The message is the buffer's name."""
 
 
 def is_norm(part: nn.Module) -> bool:

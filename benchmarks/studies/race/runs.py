@@ -177,7 +177,7 @@ class Race:
             )
 
     def measured(self) -> list[Measured]:
-        """Return the ended runs of normal length. The tuned runs come first."""
+        """Return the ended runs, except tuning trials and long runs. The tuned runs come first."""
         return [*self._load_measured("tuned"), *self._load_measured("untuned")]
 
     def long(self) -> list[Measured]:
