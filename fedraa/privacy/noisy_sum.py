@@ -45,7 +45,9 @@ class NoisySum(Stateful):
         self._scale = np.zeros(size)
 
     def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
-        """Return the update, scaled down to a norm of at most the clip. Count it in this release.
+        """Return the update, scaled down so that its norm is at most the clip. Count the update in this release.
+
+        The clip is the largest allowed norm. A release is a round, a buffer, or one update.
 
         Args:
             delta: The update [k].
@@ -62,7 +64,10 @@ class NoisySum(Stateful):
         return np.asarray(delta * (bound / norm), np.float32)
 
     def release(self) -> tuple[Vector, Mask]:
-        """Return the noise [d] and the mask [d] of trained coordinates, and begin the next release."""
+        """Return the noise [d] and the mask [d] of trained coordinates, and begin the next release.
+
+        A release is a round, a buffer, or one update.
+        """
         if self._whole:
             self._scale.fill(self.clips.setdefault(0, self._privacy.clip))
         covered = self._scale > 0

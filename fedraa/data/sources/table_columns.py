@@ -257,7 +257,7 @@ def encode_classes(table: Table, name: str) -> Array:
         hint = "add training rows with this value, or remove it from the test rows"
         if table.test is None:
             hint = "all rows with this value were chosen as test rows; add rows with it, or remove them"
-        raise InputError(table.cell(name, which), got=value, expected="the value of a training row", hint=hint)
+        raise InputError(table.cell(name, which), got=value, expected="a value that a training row has", hint=hint)
     return classes.astype(np.int64)
 
 

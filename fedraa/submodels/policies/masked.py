@@ -176,7 +176,7 @@ class Pruned(WithCapacities):
 
 @dataclass
 class _Last(Generic[T]):
-    """A cache of the value of the last round. All clients of a round need the same value."""
+    """A cache for one value, which is the same for all clients of a round. A new round computes a new value."""
 
     make: Callable[[RoundContext], T]
     round: int = -1
