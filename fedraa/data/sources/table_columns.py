@@ -55,7 +55,7 @@ class Table:
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return the number, file and client of the first row in the mask `which` [n], as text."""
+        """Return a text that names the first row in the mask `which` [n] by its number, file and client."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:

@@ -71,7 +71,7 @@ def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarra
 
 
 def _settle_ties(recorder: Recorder) -> None:
-    """Merge units or forbid cuts until each view and each tensor outside of layers has units in at most one dimension."""
+    """Merge units or forbid cuts until no view and no tensor outside of layers has units in several dimensions."""
     # Element labels are those of the parameters and buffers that the code uses outside of a layer.
     ties = recorder.ties
     both = sorted(recorder.element_labels.keys() & recorder.dim_labels.keys())
