@@ -34,7 +34,7 @@ class NoisySum(Stateful):
         self._whole = whole
         self._seed = seed
         self._releases = 0
-        # The clip by fragment. The key 0 is also used for the whole model and for sampled submodels.
+        # The clip (largest norm) by fragment. The key 0 is also used for the whole model and for sampled submodels.
         self.clips: dict[int, float] = {}
         # The sum of b_i - 1/2 over the updates of this release, by fragment. b_i is 1 if the norm of update i is within
         # the clip, otherwise 0 (see `central_adaptive`).
