@@ -31,7 +31,8 @@ class Routing(CountedSelection):
     paper, the server sends the model when it draws the client, so the staleness is higher. In rounds, the clients are
     drawn without replacement.
 
-    A trace of availability must repeat (`availability_period`). Otherwise a device may never be available again.
+    A trace of availability must repeat (`availability_period`). After the end of a trace that does not
+    repeat, a device may never be available again.
 
     The papers choose p_i by gradient descent on a bound. fedraa uses powers of the speed instead.
 

@@ -123,7 +123,7 @@ class DeltaView:
                 yield from (place for place, _ in self._find_places(piece)[0])
 
     def ranges(self) -> tuple[Index, Index] | None:
-        """Return the starts and ends of the ranges of trained coordinates, or None if ranges are too short."""
+        """Return the starts and ends of ranges of trained coordinates; None if index arrays replace short ranges."""
         if self._mask is None and isinstance(self._where, IndexRanges):
             starts = np.array(self._where.starts)
             return starts, starts + np.diff(self._where.places)
