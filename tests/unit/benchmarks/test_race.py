@@ -439,6 +439,14 @@ def test_overview_shows_bounds_and_losses(
     assert (f"- {A.title}: ist" in format_overview(tmp_path)) == (faster == "ist")
 
 
+def test_overview_chooses_the_best_other_method_by_the_seeds_of_all(tmp_path: Path) -> None:
+    """IST is the best with the seeds 0 and 1, and misses the target with its third seed, which ACE does not have."""
+    others = [*both("ist", 1.0, 1.0, math.inf), *both("ace", 1.5, 1.5)]
+    cells = overview_cells(tmp_path, [*both(OURS, 0.5, 0.5, 0.5, part="untuned"), *others])
+    assert cells[1] == "2 of 3 ist"
+    assert cells[3].startswith(f"> {math.exp((2 * math.log(2) + math.log(5)) / 3):.2f}")
+
+
 def test_overview_has_the_accuracies_of_long_runs(tmp_path: Path) -> None:
     runs = [*both(OURS, 0.5, 0.4, part="untuned"), *both("ist", 1.1, 0.9), *both(ROUNDS, 1.9, 2.0)]
     long = [*both(ROUNDS, 1.9, 2.0, part="long"), *both(OURS, 0.9, 0.9, part="long")]
