@@ -61,8 +61,7 @@ def main(
         repeats: The number of repetitions of each measurement.
         samples: The number of training samples.
         device: The device of the training, also of the bare loops.
-        vmap_batch: The number of tasks that a worker trains in one batched computation. It applies to methods in
-            rounds.
+        vmap_batch: The number of tasks that a worker trains in one batched computation when rounds are measured.
         out: The JSON file, which is rewritten after every measurement.
     """
     check_settings(clients, models, repeats, samples, out)

@@ -32,7 +32,7 @@ def read_csv(path: Path, clients: int) -> dict[str, Floats]:
 
 
 def check_columns(source: str, columns: list[str]) -> None:
-    """Raise InputError for an unknown column, for a missing `compute`, or for other watts without `watts_train`."""
+    """Raise InputError if a column is unknown, if `compute` is missing, or if watts columns lack `watts_train`."""
     unknown = sorted(set(columns) - {*COLUMNS, *WATTS})
     if unknown or "compute" not in columns:
         expected = f"compute and optionally downlink, uplink, latency, memory, {', '.join(WATTS)}"
