@@ -53,7 +53,7 @@ def main(
     vmap_batch: int = 1,
     out: Path | None = None,
 ) -> None:
-    """Measure fedraa and bare code (PyTorch or Ray without fedraa) in turn. Print a table of medians and ratios.
+    """Measure fedraa and bare code (PyTorch or Ray without fedraa). Print a table of medians and ratios.
 
     Args:
         clients: The numbers of clients.

@@ -64,7 +64,7 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
 
 
 def split_clients(shares: Floats, clients: int) -> npt.NDArray[np.int64]:
-    """Return the number of clients of each share, int64 [shares]. The shares sum to 1."""
+    """Divide the clients by `shares`, which sum to 1. Return the number of clients for each share, int64 [shares]."""
     ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(np.int64)
     ends[-1] = clients
     return np.diff(ends, prepend=0)

@@ -70,7 +70,7 @@ class PrivacyTerms:
         return {"epsilon": bounded, "delta": self.delta, "releases": releases, "adjacency": adjacency}
 
     def described(self) -> dict[str, Any]:
-        """Return the fields for config.json."""
+        """Return these settings in the form of config.json."""
         return dict(vars(self))
 
 
