@@ -266,7 +266,7 @@ def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Vary in how many rounds all clients train the same parts (regions) of the model: RAM-Fed's Figures 3 and 4."""
+    """Vary how often all clients train the same parts (regions) of the model: RAM-Fed's Figures 3 and 4."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
