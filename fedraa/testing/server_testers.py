@@ -132,7 +132,7 @@ class AsyncRuleTester(Tester):
 
 
 class AggregatorTester(Tester):
-    """A test of an aggregator with rounds of three deltas. Most deltas cover a part of the model, and some the whole."""
+    """A test of an aggregator with rounds of three deltas. Most deltas cover a part of the model, and some cover all."""
 
     stateful = True
     sized: ClassVar[bool] = True
