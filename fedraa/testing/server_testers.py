@@ -132,7 +132,7 @@ class AsyncRuleTester(Tester):
 
 
 class AggregatorTester(Tester):
-    """A test of an aggregator with rounds of three deltas. Most deltas cover a part of the model, and some cover all."""
+    """A test of an aggregator with rounds of three deltas. Most deltas cover a part of the model, others all of it."""
 
     stateful = True
     sized: ClassVar[bool] = True
