@@ -183,7 +183,8 @@ class Follower:
     def _copy_changes(self) -> None:
         """Copy new and changed files of the run from the server's node.
 
-        A resumed run first removes the lines after the checkpoint from its log. Call this method only after that.
+        A resumed run first removes from its log all lines that are newer than the checkpoint. Call this method only
+        after that.
         """
         if self.sync is not None:
             self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))
