@@ -78,7 +78,7 @@ class Follower:
     sync: RunDirSync | None
     watch: HealthMonitor
     _stopped_at: float | None = None
-    # The name of the callback that asked to end the run at the last event.
+    # The name of the callback that received the last event and asked to end the run.
     _asking: str | None = None
     # The number of calls of `take_events`.
     _number: int = 0

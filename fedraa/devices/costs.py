@@ -107,7 +107,7 @@ class CostModel(Stateful):
         self._known_steps: dict[tuple[Widths, int], int] = {}
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
-        # For each recent task, the worker's seconds per sample pass.
+        # For each recent task, the worker's seconds for one pass of one sample.
         self._paces: list[float] = []
 
     def load(

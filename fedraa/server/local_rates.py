@@ -23,7 +23,7 @@ CAUTIOUS_GROWTH = 0.1
 
 
 class RunningMedian(Stateful):
-    """The median of the last values, sorted so that a new value does not sort all of them again.
+    """The median of the last values. A new value is inserted into a sorted list, which is faster than sorting it again.
 
     Args:
         size: The number of last values that count.

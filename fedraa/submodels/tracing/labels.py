@@ -38,7 +38,11 @@ _FIRST_ELEMENT_LABEL = 1 << 40
 
 
 class Ties:
-    """The ties (labels whose elements must be cut together) and the pins (labels that are never cut) of a trace."""
+    """The ties and the pins of a trace.
+
+    Each element of a tensor has a label, a number. Elements of tied labels must be cut together. Elements of a pinned
+    label are never cut.
+    """
 
     def __init__(self) -> None:
         self._next_unit_label = 1
