@@ -21,7 +21,7 @@ from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 LISTEN_SECONDS = 0.2
 # The pause between two health checks while the driver waits for an answer.
 CHECK_SECONDS = 0.2
-# The pause between two copies of new files from the server's node.
+# The driver copies new files from the server's node, then pauses for this time, and copies again.
 PULL_SECONDS = 2.0
 # The driver warns if workers wait for resources longer than this time, multiplied by the machine's load.
 START_WARNING_SECONDS = 20.0

@@ -95,8 +95,8 @@ def analyze_queues(probabilities: Floats, rates: Floats, tasks: int) -> tuple[fl
     """Return the number of updates per unit of time, and the mean staleness of each client's updates [N].
 
     The clients form a closed network of queues with exponential durations. The method is mean value analysis (Reiser,
-    Lavenberg 1980): a task that arrives at a queue finds the mean queue of a network with one task less. The mean
-    staleness of a client is the length of this mean queue, divided by the client's probability.
+    Lavenberg 1980): when a task arrives at a queue, the mean length of the queue is its mean length in a network with
+    one task less. The mean staleness of a client is this length, divided by the client's probability.
 
     Args:
         probabilities: The probability with which a task goes to each client [N].

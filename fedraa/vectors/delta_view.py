@@ -25,7 +25,8 @@ class DeltaView:
         sent: The parameters [k] that the client received.
         mask: True for the coordinates [k] that the client trained. None if it trained all.
         norm: True to also compute the norm when the delta is first read.
-        gather: True if `join` only stores its function. `run_joined` later calls all stored functions with each chunk.
+        gather: True if `join(take)` only stores the function `take`. `run_joined` later calls all stored functions with
+            each chunk.
     """
 
     def __init__(

@@ -196,7 +196,7 @@ class Ties:
         return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
-        """Return the reason why these labels are never cut.
+        """Return the reason why the elements with these labels are never cut.
 
         The reason was passed to the first call of `pin` that affects the labels. If no call does, it was passed
         to the first call of `tie_along` that affects them. Otherwise the labels belong to a single unit.
