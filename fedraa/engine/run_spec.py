@@ -304,7 +304,7 @@ class RunSpec:
         return np.array(drawn, np.int64)
 
     def _statistics_data(self) -> Federated:
-        """Return the data with fewer training samples, on which evaluations estimate the model's buffers (batch norm)."""
+        """Return the data with fewer training samples. Evaluations estimate the statistics of batch norm on them."""
         dataset = self.data.dataset
         source = self.data.source
         count = int(self.data.sizes.sum())
