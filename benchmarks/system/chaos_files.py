@@ -27,7 +27,7 @@ from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVALS, EVENTS, MODEL, 
 from fedraa.rundir.history import History
 from fedraa.rundir.profile import PROFILE
 
-REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
+REFUSED = "fedraa: out: same is not an empty directory; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
 SIMULTANEOUS_STARTS = 4
 UPDATES: dict[str, Any] = {"updates": 25, "checkpoint_every": 4, "eval_every": 3}
