@@ -130,7 +130,7 @@ def slice_ranges(
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
         dim: The dimension.
-        units: The unit to which each index of this dimension belongs.
+        units: For each index of this dimension, the unit (such as a hidden unit) to which it belongs.
     """
     size = len(units)
     if name != "getitem" and _find_dim(name, args, kwargs) != dim:

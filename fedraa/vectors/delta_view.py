@@ -149,10 +149,10 @@ class DeltaView:
         return delta, places
 
     def _find_places(self, piece: slice) -> tuple[list[tuple[Index | slice, slice]], Index | None]:
-        """Return the trained coordinates of a chunk as coordinates in the model and as positions in the chunk.
+        """Return two results about the coordinates of a chunk that the client trained.
 
-        The first result is a list of pairs (coordinates in the model, slice of the trained values). The second result
-        is None if the client trained the whole chunk.
+        The first is a list of pairs (coordinates in the model, slice of the trained values). The second has the
+        positions of these coordinates in the chunk. It is None if the client trained the whole chunk.
         """
         if self._mask is None or self._mask[piece].all():
             return list(global_slices(self._where, piece)), None

@@ -192,7 +192,7 @@ class Ties:
         return find_reason
 
     def _is_fixed(self, labels: Tensor) -> bool:
-        """Return True if the ties and pins so far exclude all of these labels from cuts."""
+        """Return True if the ties and pins so far prevent a cut of any element with one of these labels."""
         return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
