@@ -50,8 +50,10 @@ def stop_run(run: str, address: str) -> None:
     try:
         servers = list(_find_servers())
         wanted = [server for label, server in servers if run == label or _directory_of(label) == Path(run).absolute()]
+        if not servers:
+            raise InputError("run", f"no run trains at {address}, and there is nothing to stop", got=run)
         if len(wanted) != 1:
-            labels = ", ".join(sorted(label for label, _ in servers)) or "none"
+            labels = ", ".join(sorted(label for label, _ in servers))
             raise InputError(
                 "run", f"{len(wanted)} runs at {address} have this name", got=run, expected=f"one of {labels}"
             )

@@ -27,7 +27,7 @@ from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVALS, EVENTS, MODEL, 
 from fedraa.rundir.history import History
 from fedraa.rundir.profile import PROFILE
 
-REFUSED = "fedraa: out: same is in use; choose a directory that is new or empty"
+REFUSED = "fedraa: out: same is not an empty directory; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
 SIMULTANEOUS_STARTS = 4
 UPDATES: dict[str, Any] = {"updates": 25, "checkpoint_every": 4, "eval_every": 3}
@@ -346,7 +346,7 @@ def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: 
 
 
 def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
-    """Count the rows with a right outcome. Each row counts as `disturbances` disturbances."""
+    """Count the disturbances and their right outcomes. Each row has the outcome of `disturbances` disturbances."""
     rows = list(rows)
     wrong = [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]
     for row in wrong:

@@ -25,7 +25,9 @@ FEEDBACK = KeptBuffer("error_feedback")
 def compress_with_feedback(
     kind: ErrorFeedback, delta: Tensor, kept: Tensor, compress: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Return the delta [k] that the server uses, and the values [k] that the client keeps: e of `ef` or g of `ef21`.
+    """Return the delta [k] that the server uses, and the values [k] that the client keeps.
+
+    The client keeps the vector e of the algorithm `ef`, or the vector g of the algorithm `ef21`.
 
     Args:
         kind: `ef` or `ef21`.

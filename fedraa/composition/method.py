@@ -156,7 +156,7 @@ class Method:
         """Return a copy of the method with other values.
 
         Args:
-            values: The values by option of an experiment, such as `mixing=0.3`, or by path, such as
+            values: The new values. A name is an option of an experiment, such as `mixing=0.3`, or a path, such as
                 `**{"local.sam_rho": 0.05}`.
 
         Raises:

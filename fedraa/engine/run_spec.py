@@ -269,9 +269,9 @@ class RunSpec:
         return PrivacyTerms(self.privacy.noise, delta, per_release, sampling, self.privacy.local)
 
     def without_training_rows(self) -> "RunSpec":
-        """Return the run without the training samples that evaluations do not need.
+        """Return a copy of the run that has fewer training samples: only those that evaluations need.
 
-        The new object still contains the number of samples of each client.
+        The copy still contains the number of samples of each client.
         """
         return replace(self, data=self.evaluation_data)
 
@@ -304,7 +304,7 @@ class RunSpec:
         return np.array(drawn, np.int64)
 
     def _statistics_data(self) -> Federated:
-        """Return the data with only those training samples on which evaluations estimate buffers."""
+        """Return the data with fewer training samples. Evaluations estimate the statistics of batch norm on them."""
         dataset = self.data.dataset
         source = self.data.source
         count = int(self.data.sizes.sum())

@@ -131,8 +131,8 @@ def refuse_used(directory: Path) -> None:
 
 
 def in_use_error(directory: Path) -> InputError:
-    """Return the error about a directory that another run uses."""
-    return InputError("out", f"{directory} is in use", hint="choose a directory that is new or empty")
+    """Return the error about a directory that is not empty or that another run uses."""
+    return InputError("out", f"{directory} is not an empty directory", hint="choose a directory that is new or empty")
 
 
 def _reserve_first_free(names: Callable[[int], Path]) -> ReservedDirectory:
