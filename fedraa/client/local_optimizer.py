@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedraa.client.kept_buffer import KeptBuffer
-from fedraa.components.calls import convert_errors
+from fedraa.components.calls import convert_errors, refuse_returned
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import is_built_in
 from fedraa.errors import InputError
@@ -288,13 +288,12 @@ class OptimizerSteps:
         descend: Callable[..., object] = self._optimizer.descend
         with convert_errors("local_optimizer", self._optimizer):
             returned = descend(weights, gradient, state, **values)
-        name = f"{type(self._optimizer).__qualname__}.descend"
-        if returned is not None and returned is not weights:
-            hint = "change `weights` in place, as `weights.sub_(...)` does"
-            raise InputError("local_optimizer", f"{name} returned a {type(returned).__name__}", hint=hint)
+        refuse_returned(
+            "local_optimizer", self._optimizer, "descend", returned=returned, argument=weights, name="weights"
+        )
         replaced = [buffer for buffer in state if state[buffer] is not before.get(buffer)]
         if replaced:
-            problem = f"{name} put a new tensor into state[{replaced[0]!r}]"
+            problem = f"{type(self._optimizer).__qualname__}.descend put a new tensor into state[{replaced[0]!r}]"
             hint = "name all buffers in `buffers`, and change them in place, as `mul_` and `add_` do"
             raise InputError("local_optimizer", problem, hint=hint)
 

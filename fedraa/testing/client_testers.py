@@ -86,7 +86,6 @@ class TermTester(Tester):
     """A test of a gradient transform. About half of the gradients and weights are masked, so they are 0."""
 
     pieces: ClassVar[bool] = True
-    further: Sequence[str] = (MOVES,)
 
     def step(self, k: int) -> object:
         # The size must be a multiple of 64, the size of the pieces below.

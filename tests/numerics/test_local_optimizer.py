@@ -12,6 +12,7 @@ from tiny import EPOCHS, LR, Stepped, close, minibatches, spec
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+import fedraa as fl
 from fedraa.client import LocalTraining, Trainer
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_optimizer import LocalOptimizer, OptimizerSteps
@@ -326,6 +327,47 @@ class ReadsMissingBuffer(LocalOptimizer):
 
     def descend(self, weights: Any, gradient: Any, state: Any, **values: float) -> None:
         weights.sub_(state["velocity"], alpha=values["lr"])
+
+
+class ReturnsGradient(fl.GradientTransform):
+    """A gradient transform that returns a new gradient by mistake."""
+
+    def apply(self, grad: Any, context: Any) -> Any:
+        return grad + context.weights
+
+
+class ReturnsParams(fl.ServerOptimizer):
+    """A server optimizer that returns new parameters by mistake."""
+
+    def step(self, params: Any, delta: Any, moved: Any) -> Any:
+        return params + delta
+
+
+class ReplacesWeights(fl.LocalAlgorithm):
+    """A local algorithm that puts a new tensor into the task by mistake."""
+
+    def train(self, run: Any) -> None:
+        super().train(run)
+        run.weights = run.weights * 2
+
+
+REPLACES_WEIGHTS = fl.Method(
+    name="replaces-weights", local=replace(fl.method("fedavg").local, algorithm=ReplacesWeights())
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "method", "fields"),
+    [
+        ("gradient_transforms", "fedavg", {"gradient_transforms": [ReturnsGradient()]}),
+        ("server_optimizer", "fedavg", {"server_optimizer": ReturnsParams()}),
+        ("method.local.algorithm", REPLACES_WEIGHTS, {}),
+    ],
+)
+def test_custom_component_that_makes_a_new_array_is_refused(field: str, method: Any, fields: Mapping[str, Any]) -> None:
+    stepped = Stepped(spec(method, clients=1, local_steps=1, local_epochs=None, **fields))
+    with refuses(field):
+        stepped.round()
 
 
 @pytest.mark.parametrize("kind", [ReturnsWeights, ReplacesBuffer, ReadsMissingBuffer])
