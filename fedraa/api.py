@@ -252,7 +252,7 @@ def report(
         runs: The run directories, or folders of them.
         out: The HTML file to write.
         theme: The colours; "auto" follows the light or dark setting of the browser.
-        landscape: Add plots of the loss around every final model, which need the datasets.
+        landscape: Add plots of the loss around every final model. These plots need the datasets.
         trust: Allow the import of user code that a run directory names, for `landscape`.
 
     Returns the folder NAME_files beside the page, with every table as CSV and LaTeX and every plot as PDF. Raises
@@ -266,7 +266,7 @@ def report(
 def method(name: str) -> Method:
     """Return the method with this name. `fedraa methods` lists the names, and "a+b" combines two methods.
 
-    It has the attributes `submodel`, `local`, `update` and `schedule`. Raises ValueError for an unknown name.
+    The result has the attributes `submodel`, `local`, `update` and `schedule`. Raises ValueError for an unknown name.
     """
     return find_method(name)
 

@@ -268,7 +268,7 @@ def _is_plain(item: object) -> bool:
 
 
 def _object_text(value: Any) -> str:
-    """Return the type of an object. For a table, also return its shape. For a data set, return its `repr` instead."""
+    """Return the type of an object. For a table, also return its shape. For a data set, return only its `repr`."""
     kind = type(value).__name__
     if kind in ("Dataset", "FederatedDataset", "Federated") and type(value).__module__.startswith("fedraa."):
         return f"a {value!r}"

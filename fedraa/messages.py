@@ -100,7 +100,7 @@ class Task:
             determine the shapes of the submodel, so a worker needs no index sets.
         buffer: The submodel's parameters [k] at dispatch.
         cost: The modelled duration on the run's clock.
-        mask: True for trained parameters [k], for methods that are defined element-wise.
+        mask: True for the parameters [k] that the client trains; None if it trains all.
         keeps_rest: True if parameters outside of the mask keep their values. False if they are 0 in training.
         extras: Other buffers of local training, such as a control variate or a server momentum.
         bytes_up: The bytes that the client sends with the update.

@@ -32,7 +32,7 @@ class MinimumPriority(Scheduler):
 
 @dataclass
 class Offline(Scheduler):
-    """A scheduler that assigns fragments to each client before the run. The client trains them in turn."""
+    """A scheduler that assigns fragments to each client before the run. The client trains them one after another."""
 
     bounded: ClassVar[bool] = False
 

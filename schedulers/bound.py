@@ -50,7 +50,7 @@ def _sort_by_cost(costs: Costs) -> tuple[Ints, Ints, Ints, Ints]:
     [M], [N] and [N].
     """
     clients, fragments = costs.shape
-    # For sorting, twice the largest finite cost replaces infinite costs.
+    # Infinite costs are replaced, because they cannot be summed and sorted.
     finite = np.where(np.isfinite(costs), costs, 2 * costs.max(where=np.isfinite(costs), initial=0.0))
     fast_first = np.argsort(finite.sum(axis=1), kind="stable")
     large_first = np.argsort(-finite.sum(axis=0), kind="stable")

@@ -28,8 +28,8 @@ def least_updated(candidates: Ints, counts: Ints, rng: np.random.Generator) -> i
 class GreRAA(Scheduler):
     """The scheduler Gre-RAA, which chooses the least updated fragment within the delay bound.
 
-    The paper counts only updates that have arrived. Clients that become idle before the next update then get the same
-    fragment.
+    The paper counts only updates that have arrived. With this count, clients that become idle before the next update
+    get the same fragment.
 
     Attributes:
         in_flight: True to also count tasks that clients are still training.

@@ -274,8 +274,8 @@ def _find_import_error(text: str) -> str | None:
 def provide_cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
     """Join a Ray cluster in the block.
 
-    If the process has already joined a cluster, the block uses that cluster. Otherwise it uses the cluster at the
-    option `address`. Without an address, it starts a private cluster.
+    If the process has already joined a cluster, the block uses that cluster. If not, the block joins the cluster that
+    the option `address` names. Without this option, the block starts a private cluster.
     """
     address = cluster_address(options)
     if is_joined():

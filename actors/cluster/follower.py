@@ -21,7 +21,7 @@ from fedraa.errors import CallbackRaised, RunFailed, ShardDied
 LISTEN_SECONDS = 0.2
 # The pause between two health checks while the driver waits for an answer.
 CHECK_SECONDS = 0.2
-# The pause between two copies of new files from the server's node.
+# The driver copies new files from the server's node, then pauses for this time, and copies again.
 PULL_SECONDS = 2.0
 # The driver warns if workers wait for resources longer than this time, multiplied by the machine's load.
 START_WARNING_SECONDS = 20.0
@@ -78,7 +78,7 @@ class Follower:
     sync: RunDirSync | None
     watch: HealthMonitor
     _stopped_at: float | None = None
-    # The name of the callback that asked to end the run at the last event.
+    # The name of the callback that received the last event and asked to end the run.
     _asking: str | None = None
     # The number of calls of `take_events`.
     _number: int = 0
@@ -183,7 +183,8 @@ class Follower:
     def _copy_changes(self) -> None:
         """Copy new and changed files of the run from the server's node.
 
-        A resumed run first removes the lines after the checkpoint from its log. Call this method only after that.
+        A resumed run first removes from its log all lines that are newer than the checkpoint. Call this method only
+        after that.
         """
         if self.sync is not None:
             self.sync.apply(self._await_answer(self.server.changes.remote(self.sync.seen)))

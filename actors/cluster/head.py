@@ -16,8 +16,8 @@ ANSWER_SECONDS = 5.0
 REQUEST_INTERVAL_SECONDS = 2.0
 # If this process pauses, the head node only seems silent. At most this time between two checks counts as silence.
 MAX_COUNTED_SECONDS = 2.0
-# The head node counts as lost after it refused connections for GONE_SECONDS, or was silent for SILENT_SECONDS. This
-# is before Ray would end this process, after 60 s.
+# The head node counts as lost after it refused connections for GONE_SECONDS, or was silent for SILENT_SECONDS. Ray
+# would end this process later, after 60 s.
 GONE_SECONDS = 20.0
 SILENT_SECONDS = 45.0
 TOKEN = (

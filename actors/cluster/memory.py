@@ -19,7 +19,7 @@ HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 @contextmanager
 def return_freed_memory() -> Iterator[None]:
-    """Let processes that start in the block return large freed memory blocks to the system immediately.
+    """Let processes that start in the `with` block return large pieces of freed memory to the system immediately.
 
     If the system has no huge pages, or the user has set GLIBC_TUNABLES, the function changes nothing.
     """

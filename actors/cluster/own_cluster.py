@@ -33,7 +33,7 @@ from actors.ray_versions import (
 from fedraa.engine.stop_signals import defer_interrupts, ignore_interrupts
 from fedraa.errors import RunFailed
 
-# The number of attempts to start Ray is BASE_ATTEMPTS plus the machine's load per core. It is at most MAX_ATTEMPTS.
+# The number of attempts to start Ray is BASE_ATTEMPTS plus the machine's load per core, but at most MAX_ATTEMPTS.
 BASE_ATTEMPTS = 2
 MAX_ATTEMPTS = 10
 RETRY_PAUSE_SECONDS = 2.0

@@ -16,7 +16,7 @@ from pathlib import Path
 from actors.cluster.processes import kill_all_of
 
 PREFIX = "fedraa-"
-# The owner locks this file while it lives.
+# This file is locked as long as the owner process lives.
 OWNER = "owner"
 # The path of a Unix socket has at most 107 characters. Ray's paths in the folder need 80, and the folder's name needs
 # 16.

@@ -44,7 +44,7 @@ def refuse_unsendable(spec: "RunSpec") -> None:
     raise InputError(
         name,
         f"{component} cannot be sent to Ray's processes: {wrong}",
-        hint="create objects that cannot be pickled on their first use, or choose --engine local",
+        hint="create the part that cannot be pickled only when it is first used, or choose --engine local",
     )
 
 

@@ -46,7 +46,7 @@ def submit_command(
     try:
         job = client.submit_job(entrypoint=command, runtime_env=environment)
     except RuntimeError as error:
-        # The message is the answer of Ray's dashboard.
+        # The text of this error is the answer of Ray's dashboard.
         raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
     asyncio.run(_follow_output(client, job, say))

@@ -38,7 +38,7 @@ class Heartbeat:
 
     Attributes:
         every: Seconds between two pings.
-        bound: Seconds without an answer after which an actor on this node counts as frozen.
+        bound: The limit in seconds for an actor on this node. An actor that is silent for longer counts as frozen.
         far: The limit for an actor on another node, or on a system without CPU times. It is longer than `bound`,
             because large arrays on the network delay pings.
         starts: The limit for the first answer; None for no limit, because the actor may wait for resources.
@@ -96,10 +96,10 @@ class LivenessProbe:
         return None
 
     def idle_seconds(self, since: float) -> float:
-        """Return for how many seconds after the monotonic time `since` the actor was idle before its last answer.
+        """Return the part of the actor's last known idle period that is after the monotonic time `since`, in seconds.
 
-        This answer contains the length of the idle period. For an actor on another node, the result is 0, because the
-        arguments of a call may still be on the network.
+        The actor's last answer contains the length of this period. For an actor on another node, the result is 0,
+        because the arguments of a call may still be on the network.
         """
         if self._node_and_pid is None or self._node_and_pid[0] != self._here:
             return 0.0
@@ -128,7 +128,7 @@ class LivenessProbe:
         self._restart_silence()
 
     def _silence_bound(self) -> float:
-        """Return the seconds without an answer after which the actor counts as frozen."""
+        """Return the time limit in seconds. If the actor is silent for longer, it counts as frozen."""
         heartbeat = self._heartbeat
         if self._node_and_pid is None:
             if heartbeat.starts is None:

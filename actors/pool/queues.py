@@ -22,7 +22,7 @@ class Queues:
     Args:
         groups: The number of worker groups.
         group_of: The group of each client; None if there is only one group.
-        work: Returns the amount of work of a task, which is roughly proportional to its duration.
+        work: Returns the amount of work of a task. The amount is roughly proportional to the duration of the task.
         stack: The number of tasks that a worker trains as one batched computation.
     """
 

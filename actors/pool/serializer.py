@@ -23,7 +23,7 @@ from fedraa.messages import Index, LazyBuffer, RemoteBuffer, SharedBuffer, Task,
 Array = npt.NDArray[Any]
 # Below this size, a message is faster than an object in the object store.
 INLINE_BYTES = 100_000
-# A node fetches whole blocks. If blocks are small, it fetches less data of clients that it does not train.
+# A node fetches whole blocks. With small blocks, it fetches less data of clients that train on other nodes.
 BLOCK_BYTES = 16 * 2**20
 
 
@@ -80,8 +80,8 @@ class Job:
 
     Attributes:
         header: The task without arrays.
-        buffer: The parameters of the task, or their index. With server shards, the index of the Route to the shards,
-            and for each shard the index of a reference to its piece of the parameters.
+        buffer: The parameters of the task, or their index. For parameters on server shards, a tuple of indices: first
+            the index of the Route to the shards, then for each shard the index of a reference to its parameters.
         mask: The mask of the task, packed to bits; None without a mask.
         extras: The extra buffers of the task by name.
         x: The index of the block with the client's inputs; -1 if the worker reads the samples from files.

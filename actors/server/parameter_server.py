@@ -75,7 +75,8 @@ class ParameterServer:
       - It writes checkpoints, event log and evaluations to the run directory.
       - It ends the run at its limit or on request, and stops all workers.
 
-    The other methods can be called while `execute` runs. Ray may repeat a call. A repeated call has no second effect.
+    The other methods of this class can be called while `execute` runs. Ray may repeat a call. A repeated call has no
+    second effect.
 
     Args:
         spec: The run.

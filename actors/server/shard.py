@@ -77,7 +77,8 @@ class ShardActor(Shard):
         """Count that a worker has fetched parameters."""
         self.pulls += 1
 
-    # The arguments of ordered calls are inside a list, so that Ray does not replace references by their values.
+    # If an argument is a reference, Ray passes the value to which it points. The arguments of ordered calls are inside
+    # a list, so Ray passes the reference itself to this method.
     def load_ref(self, params: AnyRef, pulls: int, pushes: int) -> None:
         """Restore a checkpoint. The first argument is a reference of the parameters."""
         self.load(ray.get(params), pulls, pushes)

@@ -121,7 +121,7 @@ def _find_weak(result: Result) -> dict[tuple[str, str, str], str]:
 def _columns(claim: PaperClaim, result: Result) -> list[str]:
     """Return the columns in which a claim compares rows.
 
-    The last one, EVERYWHERE, is for pairs of cells, which have the form `row @ column`.
+    The last name, EVERYWHERE, stands for no column but for pairs of single cells, such as `row @ column`.
     """
     columns = list(dict.fromkeys(column for _, column, _ in result.lines))
     if claim.columns:

@@ -80,7 +80,7 @@ def after_rounds(count: int) -> Metric:
 
 
 def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
-    """Return a metric: a run's accuracy at the time `multiple` * t. The run reached the target at the time t.
+    """Return a metric: a run's accuracy at the time `multiple` * t. Here t is the time of reaching the target.
 
     The metric is NaN if the run did not reach the target, or ended before the time `multiple` * t.
 

@@ -133,7 +133,8 @@ def format_paper(
         "quick, standard and paper.",
         _list_by_verdict(judged),
         f"![The claims of {paper.name}: our advantages with 95 % intervals, and the paper's]({paper.file_name}.svg)",
-        "The plot shows the weakest comparison of each claim. Values to the right of the line favour the claim.",
+        "Several comparisons may test a claim. The plot shows the one that supports it least. Values to the right of "
+        "the line favour the claim.",
         "## Repeat a result",
         _describe_command(paper, judged, results),
         "## Every claim",

@@ -1,4 +1,4 @@
-"""The picture of a study: accuracy curves above, and our numbers beside the paper's numbers below.
+"""The picture of a study. The upper part has accuracy curves, and the lower part our numbers and the paper's numbers.
 
 There is a panel of curves for each column of the study's table. A row has the same colour in all panels.
 """
@@ -201,7 +201,7 @@ def _best_numbers(study: Study, numbers: Sequence[Entry]) -> list[Entry | None]:
 
 
 def _write_text(axes: Axes, place: int, text: str, paper: float | None) -> None:
-    """Write a text into the row at `place`, on the side without the paper's number."""
+    """Write a text into the row at `place`, on the right if the paper's number is on the left, else on the left."""
     x, side = 0.02, "left"
     if paper is not None and paper < sum(axes.get_xlim()) / 2:
         x, side = 0.98, "right"

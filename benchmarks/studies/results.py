@@ -25,7 +25,7 @@ class Line:
         mean: The mean.
         half_width: Half of the 95 % interval; None if it is unknown.
         n: The number of seeds.
-        by_seed: The value of each seed; empty if they are unknown.
+        by_seed: The value of each seed; empty if these values are unknown.
         paper: The paper's number; NaN if there is none.
     """
 

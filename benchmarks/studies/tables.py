@@ -16,7 +16,7 @@ from benchmarks.studies.verdict import paired_p_value
 from benchmarks.studies.weak import Means, is_accuracy
 from fedraa.report.statistics import LEVEL, half_width95, is_significant, mean_or_nan
 
-# Sentences name at most this number of row pairs whose order contradicts the paper.
+# Maximum number of listed row pairs whose order contradicts the paper's order.
 MAX_NAMED = 8
 
 
@@ -213,7 +213,7 @@ def _escape_tex(text: str) -> str:
 
 
 def describe_findings(study: Study, numbers: Sequence[Entry]) -> list[str]:
-    """Return sentences that compare the order of the methods with their order in the paper, and judge its claims.
+    """Return sentences that compare the order of the methods with the paper's order, and judge the paper's claims.
 
     If the study has no numbers and no claims of a paper, the sentences compare all rows with the reference row.
     """

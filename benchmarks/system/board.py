@@ -34,7 +34,7 @@ def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
 
     Args:
         runs: The number of runs.
-        events: The events of each run.
+        events: The number of events of each run.
     """
     with TemporaryDirectory() as folder:
         for name, value in measure_board(Path(folder), runs, events).items():
@@ -47,7 +47,7 @@ def measure_board(folder: Path, runs: int, events: int) -> dict[str, float]:
     Args:
         folder: An empty folder.
         runs: The number of runs.
-        events: The events of each run.
+        events: The number of events of each run.
     """
     model = folder / "model"
     run(

@@ -346,7 +346,7 @@ def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: 
 
 
 def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
-    """Count the rows with a right outcome. Each row counts as `disturbances` disturbances."""
+    """Count the disturbances and their right outcomes. Each row has the outcome of `disturbances` disturbances."""
     rows = list(rows)
     wrong = [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]
     for row in wrong:

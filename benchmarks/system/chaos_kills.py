@@ -49,11 +49,12 @@ HUNG_AFTER_S = 10.0
 PAUSE = 2.0
 # In one run, workers are killed in DEATHS tasks and frozen in FREEZES tasks.
 DEATHS, FREEZES = 18, 2
+# The numbers of kills of workers, servers and drivers at random times, and of truncated files (TEARS).
 WORKERS_SHOT, SERVERS_SHOT, DRIVERS_SHOT, TEARS = 4, 3, 4, 3
 
 
 def make_experiment(method: str, out: Path, engine: str, rounds: int = 20) -> Experiment:
-    """Return a small experiment with about 6 commits per round and ten checkpoints.
+    """Return a small experiment with ten checkpoints. The server applies about six client updates per round.
 
     Args:
         method: The name of the method.

@@ -134,7 +134,7 @@ def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_
 
     Args:
         folder: An empty folder.
-        rng: Not used. All kinds of trials have the same parameters.
+        rng: Not used. The functions for all kinds of trials take the same arguments.
         shots: The number of freezes.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local", updates=60)).directory

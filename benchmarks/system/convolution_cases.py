@@ -26,7 +26,7 @@ class Case:
     """A convolution and the batch of random images to which it is applied.
 
     Attributes:
-        sides: The image's pixels along each dimension.
+        sides: The number of pixels of an image along each dimension.
     """
 
     operator: str = "conv2d"

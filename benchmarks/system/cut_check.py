@@ -92,7 +92,7 @@ def _check_cut(
 
 
 def _random_values(module: nn.Module, rng: torch.Generator) -> np.ndarray:
-    """Return random parameters that keep the size of activations near 1. No parameter is 0 or 1."""
+    """Return random parameters with which the activations stay near 1 in magnitude. No parameter is 0 or 1."""
     parts = [np.zeros(0, np.float32)]
     for p in trainable_parameters(module):
         scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / len(p)) ** 0.5

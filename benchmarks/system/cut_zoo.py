@@ -45,7 +45,7 @@ TRANSFORMERS: dict[str, str] = {}
 for _kind, _names in _KINDS.items():
     TRANSFORMERS |= dict.fromkeys(_names.split(), _kind)
 
-# Small sizes for the models of transformers, by the name of the configuration field.
+# Small sizes for models of the library `transformers`, by the name of the configuration field.
 _SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "word_embed_proj_dim"), 64),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "d_ff", "encoder_ffn_dim", "decoder_ffn_dim"), 256),

@@ -1,4 +1,4 @@
-"""Test runs in which Ray loses or delays messages.
+"""Test fedraa in runs in which Ray loses or delays messages.
 
 `python -m benchmarks faults` adds one row per run to `benchmarks/results/faults.csv`. A run that ends early prints a
 command, with which this benchmark continues it. Ray itself simulates the faults (`RAY_testing_...`) in all processes of

@@ -34,7 +34,7 @@ class Workload:
     bf16: bool = False
 
     def dataset(self) -> Dataset:
-        """Return random samples, because the speed does not depend on the values."""
+        """Return a data set of random samples. The measured speed does not depend on the values of samples."""
         rng = np.random.default_rng(0)
         total = self.clients * self.samples
         x = rng.standard_normal((total, *self.shape), np.float32)

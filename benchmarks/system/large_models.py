@@ -249,7 +249,7 @@ def measure_updates(spec: RunSpec, server: Server, repeats: int, existing: Vecto
         spec: The run.
         server: The server of the run.
         repeats: The number of updates per client.
-        existing: An array of the model's size. The copies into existing memory write into this array.
+        existing: An array of the model's size. After each update, a copy into this array is timed.
     """
     bounds = Bounds()
     taken = list[Taken]()

@@ -88,7 +88,7 @@ SYSTEMS = {
 # Each workload has the shape of a sample and the fields of Work.
 MNIST = (1, 28, 28)
 WORKLOADS: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
-    # The workload of the comparison of frameworks in the FLUTE paper.
+    # The FLUTE paper compares frameworks with this workload.
     "lr-mnist": (MNIST, {"clients": 1000, "cohort": 10, "samples": 60, "batch": 10, "rounds": 100, "hidden": ()}),
     "mlp-10": (MNIST, {"clients": 10, "cohort": 10, "samples": 6000, "batch": 32, "rounds": 4, "hidden": (200,)}),
     "mlp-100": (MNIST, {"clients": 100, "cohort": 100, "samples": 600, "batch": 32, "rounds": 4, "hidden": (200,)}),
@@ -203,7 +203,7 @@ def write_data(work: Work, shape: tuple[int, ...]) -> None:
     """Write random samples [n, *shape] of ten overlapping classes."""
     rng = np.random.default_rng(0)
     centers = rng.standard_normal((10, *shape), np.float32)
-    # The distance between the classes grows with the square root of the number of inputs.
+    # The distance between the classes grows with the square root of the number of values in a sample.
     noise = 0.35 * np.sqrt(np.prod(shape))
     for part, count in (("train", work.clients * work.samples), ("test", 2000)):
         labels = rng.integers(0, 10, count)

@@ -18,7 +18,7 @@ from fedraa.cli.console import print_line
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("fedraa", "actors", "schedulers", "benchmarks", "examples")
-# Shorter strings are mostly keys or names.
+# Strings with fewer words are mostly keys or names.
 MIN_WORDS = 5
 # The number of characters of each text that `--worst` prints.
 SHOWN = 240

@@ -1,4 +1,4 @@
-"""Check that over 70 small runs write the same bits with this checkout as with an earlier commit, the base.
+"""Check that more than 70 small runs write the same bits with this checkout as with an earlier commit, the base.
 
 The runs use the virtual clock. They cover every built-in method, and all options that have separate code. Two processes
 execute this file: one imports `fedraa` from this checkout, one from the base. So the runs use only the public

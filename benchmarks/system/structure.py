@@ -1,7 +1,8 @@
 """Measure the structure of the code: folders, levels of imports, and import cycles.
 
-In this module, a folder is a folder of fedraa, a module beside these folders, or the package `actors` or `schedulers`.
-A folder imports only folders of lower levels.
+In this module, the word folder means a package in fedraa (such as `fedraa/client`), a module at the root of fedraa
+(such as `fedraa/rng.py`), or one of the packages `actors` and `schedulers`. A folder imports only folders of lower
+levels.
 """
 
 import ast
@@ -81,7 +82,7 @@ def read_next(method_file: str) -> list[str]:
 
 
 def assign_levels(folders: Graph) -> list[list[str]]:
-    """Return the folders by level.
+    """Return the folders of each level, the lowest level first. A folder imports only folders of lower levels.
 
     Raises ValueError for an import cycle.
     """

@@ -53,7 +53,7 @@ def main(
     vmap_batch: int = 1,
     out: Path | None = None,
 ) -> None:
-    """Measure fedraa and bare code (PyTorch or Ray without fedraa) in turn. Print a table of medians and ratios.
+    """Measure fedraa and bare code (PyTorch or Ray without fedraa). Print a table of medians and ratios.
 
     Args:
         clients: The numbers of clients.
@@ -61,8 +61,7 @@ def main(
         repeats: The number of repetitions of each measurement.
         samples: The number of training samples.
         device: The device of the training, also of the bare loops.
-        vmap_batch: The number of tasks that a worker trains in one batched computation. It applies to methods in
-            rounds.
+        vmap_batch: The number of tasks that a worker trains in one batched computation when rounds are measured.
         out: The JSON file, which is rewritten after every measurement.
     """
     check_settings(clients, models, repeats, samples, out)

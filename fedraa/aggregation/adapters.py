@@ -53,7 +53,7 @@ class Pair:
         return int(self.a.stop - self.a.start) // self.rank
 
     def begin(self, params: Vector, rng: np.random.Generator) -> None:
-        """Set A to new random values and B to 0."""
+        """Set the adapter's matrix A to new random values, and its matrix B to 0."""
         start = rng.uniform(-1, 1, self.a.stop - self.a.start) / math.sqrt(self.fan_in)
         if self.padding is not None:
             start.reshape(self.rank, -1)[:, self.padding] = 0
@@ -66,7 +66,7 @@ class Pair:
         return b.reshape(-1, self.rank), a.reshape(self.rank, -1)
 
     def change(self, params: Vector) -> Matrix:
-        """Return scale * B A, flattened in the same order as the layer's weight."""
+        """Return scale * B A, the term that the adapter adds to the layer's weight, in the order of the flat weight."""
         b, a = self.read_factors(params)
         product = b @ a
         if self.table:

@@ -47,7 +47,7 @@ class LabelOwners:
         self._rows = rows[last_weight:]
 
     def __call__(self, client: int) -> Mask:
-        # Each call can reuse the last mask. It overwrites the output rows, and all other values are always True.
+        # A call can reuse the last mask: the loop below overwrites the output rows, and other values are always True.
         mask: Mask | None = self._room.last()
         if mask is None:
             mask = self._room.filled(True)

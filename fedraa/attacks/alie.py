@@ -51,8 +51,8 @@ class ALIE(Attack):
 def paper_z(clients: int, attackers: int) -> float:
     """Return the z of ALIE's paper, which lets the attackers hide among the honest clients.
 
-    If deltas are normally distributed, some honest deltas are more than z standard deviations below the mean. With this
-    z, their number plus the number of attackers is just more than half of all clients.
+    If deltas are normally distributed, some honest clients have deltas more than z standard deviations below the mean.
+    With this z, these clients and the attackers together are just more than half of all clients.
     """
     honest = clients - attackers
     supporters = max(1, clients // 2 + 1 - attackers)

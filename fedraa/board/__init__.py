@@ -1,1 +1,1 @@
-"""The board: a live web page of all runs in a folder, which only this machine can open."""
+"""The board: a live web page about all runs in a folder. Only this machine can open the page."""

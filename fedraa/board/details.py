@@ -10,7 +10,7 @@ from fedraa.board.timeline import make_timeline
 from fedraa.board.watched_run import WatchedRun
 from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
 
-# A plot has at most this number of columns. If there are more fragments, a column shows a group of neighbours.
+# A plot has at most this number of columns. If there are more fragments, a column shows several neighbouring fragments.
 COLUMNS = 60
 # A plot has at most this number of points. If there are more rounds, a point shows a group of rounds.
 ROUNDS = 300

@@ -11,7 +11,8 @@ from fedraa.reading import open_regular_file
 CHUNK_BYTES = 1 << 18
 # The maximum length of a line in bytes.
 MAX_LINE_BYTES = 1 << 26
-# The reader keeps this number of bytes before its position. If the file still has these bytes, it was only extended.
+# The reader has a copy of this number of bytes before its position. If the file still has these bytes, it only became
+# longer.
 COMPARED_BYTES = 256
 
 

@@ -22,7 +22,8 @@ def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> d
     """Return the tasks between the times `low` and `high`. If there are many clients, return only the tasks of some.
 
     `bars` has the client, fragment, start, end, staleness and fate of every task. If there are more than `BARS` tasks,
-    the result has `busy` [clients, bins] instead. It is the fraction of each time bin in which the client worked.
+    the result has `busy` [clients, bins] in place of `bars`. An entry of `busy` is the fraction of a time bin in which
+    a client worked.
 
     Args:
         log: The tasks of the run.

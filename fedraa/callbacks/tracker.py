@@ -46,7 +46,7 @@ class Tracker(Callback):
         """Close the connection, if there is one."""
 
     def on_start(self, run: RunStart) -> None:
-        # When a dead server on Ray is restarted, this process receives the start of the run again.
+        # If the server dies, Ray starts it again, and this method is called again. The thread already exists then.
         if self._calls is None:
             self._calls = BackgroundCalls(type(self).__name__)
         problem = self._wait_for(lambda: self.open(run), START_TIMEOUT_S)

@@ -298,7 +298,7 @@ def device_classes(fleet: Fleet, costs: Floats) -> list[Ints]:
 
     If there are more than `MAX_CLASSES` classes, return `GROUPS` groups of clients instead, from fast to slow.
     """
-    # The class of each client [N]. Each property of the devices divides the classes further.
+    # The device class of each client [N]. Each property of the devices divides the device classes further.
     class_of = np.zeros(len(fleet), np.int64)
     classes = class_of[:1]
     for column in (fleet.compute, fleet.downlink, fleet.uplink, fleet.latency, fleet.memory):

@@ -38,7 +38,7 @@ class NodeNeeds:
 
     @classmethod
     def of(cls, spec: RunSpec, nodes: int) -> Self:
-        """Return the number of workers per node, and the memory, for a run on a cluster with `nodes` nodes."""
+        """Return what a run needs on a cluster with `nodes` nodes."""
         experiment = spec.experiment
         all_workers = count_workers(experiment, experiment.client_count)
         workers = -(-all_workers // nodes)

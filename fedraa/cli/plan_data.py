@@ -49,8 +49,9 @@ def label_concentration(counts: Counts) -> npt.NDArray[np.float64]:
 def data_table(data: Federated, partition: object) -> Table:
     """Return a table with a row per client, or with rows for some clients if there are over `MAX_CLIENTS`.
 
-    The columns are the numbers of training and test samples, the number of different labels, the fraction of the most
-    frequent label (`top`), and the samples of each of at most `MAX_CLASSES` labels.
+    The columns are the numbers of training and test samples, the number of different labels, and the
+    fraction of the most frequent label (`top`). If the data have at most `MAX_CLASSES` labels, further columns have the
+    number of samples of each label.
     """
     sizes = data.sizes
     test_sizes = np.diff(data.test_offsets)

@@ -1,6 +1,6 @@
 """The expected number of steps and duration of a run.
 
-For a method in rounds they are computed from the first round. For an asynchronous method they come from a dry run, a
+For a method with rounds, they are computed from the first round. For an asynchronous method they come from a dry run, a
 simulation without training.
 """
 
@@ -154,7 +154,7 @@ def sampled_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 
 
 def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
-    """Return a sentence about the expected rounds and time of a method in rounds.
+    """Return a sentence about a run with rounds: its expected number of rounds, and its expected time.
 
     The estimate assumes that all rounds are like the first round.
 
@@ -176,7 +176,7 @@ def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
 def _round_duration(spec: RunSpec, tasks: Sequence[Task], total: int) -> float:
     """Return the expected duration of a round in time units, without random factors (`jitter`).
 
-    If devices are not always available, this is the mean over `AVAILABILITY_ROUNDS` rounds.
+    If devices are not always available, the result is the mean over `AVAILABILITY_ROUNDS` rounds.
     """
     schedule: Any = spec.method.schedule
     last = len(tasks)

@@ -32,7 +32,8 @@ def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
 def add_progress_bar(callbacks: tuple[str, ...], waiting: Waiting | None) -> "tuple[str | Callback, ...]":
     """Return the callbacks, with a progress bar that replaces the status line `waiting`.
 
-    A quiet command (`waiting` is None) gets no progress bar. Without a terminal, the run logs its progress instead.
+    A quiet command (`waiting` is None) gets no progress bar. Without a terminal there is no progress bar either, and
+    the run logs its progress.
     """
     # This import takes seconds.
     from fedraa.callbacks import ProgressBar

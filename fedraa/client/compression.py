@@ -55,7 +55,7 @@ class Compressor(ABC):
     def for_feedback(self) -> "Compressor | None":
         """Return the compressor to use with error feedback, or None if error feedback is impossible.
 
-        The compression error of the returned compressor must never be larger than the delta.
+        With the returned compressor, the norm of the compression error must never exceed the norm of the delta.
         """
         return self
 

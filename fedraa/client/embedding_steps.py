@@ -1,4 +1,4 @@
-"""Adam steps for embeddings, while SGD with an adaptive learning rate trains all other layers.
+"""Steps of Adam for embeddings, while SGD with an adaptive learning rate trains all other layers.
 
 A token that is rare in the data has a small mean gradient. With a rate that suits the other layers, SGD hardly moves
 the embedding of this token. Therefore Adam trains the embeddings, with a rate that does not adapt.
@@ -45,7 +45,7 @@ def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, mod
 
 
 class _AdamSteps:
-    """Adam steps for one embedding in one task. Adam's state is zero at the start of each task.
+    """Steps of Adam for one embedding in one task. Adam's state is zero at the start of each task.
 
     Args:
         received: The received weights of the embedding [k], or [height, k] for several clients.
@@ -65,7 +65,7 @@ class _AdamSteps:
 
 
 class EmbeddingSteps:
-    """Adam steps for embeddings, and the steps of a local optimizer for all other coordinates.
+    """Steps of Adam for embeddings, and the steps of a local optimizer for all other coordinates.
 
     It has the interface of OptimizerSteps.
 

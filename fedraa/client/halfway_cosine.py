@@ -22,7 +22,7 @@ class HalfwayCosine:
     largest relative change of a weight matrix: the norm of its change divided by the norm of its received weights.
 
     - The cosine is at most log(LARGEST_CHANGE / r), because long steps may destroy a model before its cosine falls.
-    - If r is below SMALLEST_CHANGE, the cosine is at least the target, because noisy gradients lower it.
+    - If r is below SMALLEST_CHANGE, the cosine is at least `target`, because noisy gradients lower the cosine.
 
     Args:
         steps: Number of local steps of each task. Several tasks can be trained together, as the rows of one stack.

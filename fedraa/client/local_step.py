@@ -150,7 +150,7 @@ class LocalStep:
         return received if self._keeps_rest else self._apply_mask(received)
 
     def restart(self, received: Tensor, pull: float) -> "LocalStep":
-        """Return local steps on the same module with a new optimizer for a second model.
+        """Return the local steps that train a second model on the same module. They have a new optimizer.
 
         The new local steps use neither SAM nor the server's control variate or momentum.
 
@@ -277,7 +277,7 @@ class LocalStep:
             self._optimizer.descend(weights, g, piece, self._rate)
             return
         assert self._mask is not None
-        # Weight decay would change the weights outside of the mask, which are not 0 in this branch.
+        # The weights outside of the mask are not 0 in this branch. Weight decay would change them.
         before = weights.clone()
         self._optimizer.descend(weights, self._apply_mask(g, piece), piece, self._rate)
         weights.copy_(torch.where(self._mask[piece] > 0, weights, before))

@@ -106,7 +106,7 @@ class LocalTraining:
 
     @property
     def passes(self) -> float:
-        """Forward and backward passes per local step. SAM adds one, and so does an adversary of the inputs."""
+        """The number of forward and backward passes per local step. SAM adds one, and an input adversary adds one."""
         return 1 + bool(self.sam_rho) + self.adversary + self.algorithm.passes
 
     @property
@@ -145,7 +145,7 @@ class LocalTraining:
 
     @property
     def extra_epochs(self) -> int:
-        """Passes over the client's data that a task needs besides its local steps."""
+        """The number of passes over the client's data that a task needs besides its local steps."""
         return self.full_gradient + self.algorithm.epochs
 
     def passed_samples(self, shard: int) -> float:

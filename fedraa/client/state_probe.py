@@ -174,7 +174,7 @@ class _Probe:
             trials = list(self._iter_trial_values([], [name]))
             if any(not are_alike(self._try_module(self._copy_with(values)), expected) for values in trials):
                 raise self._unsent_state_error("attribute", name)
-        # No changed value alone changes the result, only several together. The error names one of them.
+        # The result changes only if several values change together. The error names one of these values.
         if attributes and not tried:
             raise self._unsent_state_error("attribute", attributes[0])
         raise self._unsent_state_error("buffer", [*tried, *buffers][0])

@@ -238,7 +238,7 @@ class Trainer:
             torch.default_generator.manual_seed(seed)
 
     def _full_gradient(self, local_step: LocalStep, x: Tree, y: npt.NDArray[Any]) -> Tensor:
-        """Return the gradient [k] of the mean loss over all samples at the received weights, with weight decay."""
+        """Return weight_decay * w + the gradient [k] of the mean loss over all samples, at the received weights w."""
         total = torch.zeros_like(local_step.model.weights)
         for rows in self._split_full_batch(len(y)):
             inputs, labels = self._make_batch(x, y, rows)

@@ -26,7 +26,7 @@ def is_path(text: str) -> bool:
 def importing_only(paths: Collection[str]) -> Iterator[None]:
     """Allow only the import of these paths in the `with` block; other imports raise InputError.
 
-    Otherwise a run directory from another person could run any code.
+    Without this limit, a run directory from another person could run any code.
     """
     token = _importable.set(paths)
     try:

@@ -199,7 +199,7 @@ def _names_of(kind: Any) -> list[str]:
 
 
 def _values_below(path: str, value: object) -> dict[str, Any]:
-    """Return the value and, if it is a component, the values of all its fields by path."""
+    """Return a dict from paths to values: the value, and for a component also the values of all its fields."""
     values: dict[str, Any] = {path: value}
     for name in _field_names(value):
         values |= _values_below(f"{path}.{name}", getattr(value, name))
@@ -207,7 +207,7 @@ def _values_below(path: str, value: object) -> dict[str, Any]:
 
 
 def _replace_at_path(method: Any, path: str, value: object, key: str) -> Any:
-    """Return a copy of the method with another value at a path. Errors name the user's `key`."""
+    """Return a copy of the method with another value at a path. An error names the user's `key`."""
     choice, *names = path.split(".")
     try:
         if path in REGISTRIES and not (names and value is None):

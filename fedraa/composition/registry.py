@@ -1,7 +1,7 @@
 """Register a method, find it by name, and cross two methods.
 
 The crossing `a+b` has the submodels of method a, and the local training and server step of method b (SubDisMO, Table
-1). An asynchronous method a also keeps its server step.
+1). If method a is asynchronous, the crossing has the submodels and the server step of a, and the local training of b.
 """
 
 from collections.abc import Mapping
@@ -124,8 +124,8 @@ def _find_by_name(name: str) -> Method:
 def cross_methods(name: str, base: Method, other: Method) -> Method:
     """Return the crossing of two methods.
 
-    It has the submodels and the aggregator of `base`, and the local training and the server step of `other`. An
-    asynchronous `base` keeps its server.
+    It has the submodels and the aggregator of `base`, and the local training and the server step of `other`. If
+    `base` is asynchronous, the crossing has the server of `base`.
 
     Args:
         name: The name of the crossing, `a+b`.
@@ -163,7 +163,7 @@ def cross_methods(name: str, base: Method, other: Method) -> Method:
 
 
 def _cross_asynchronous(name: str, base: Method, other: Method) -> Method:
-    """Return an asynchronous method with the local training of a method in rounds."""
+    """Return the asynchronous method `base` with the local training of `other`, which works in rounds."""
     update = other.update
     if not isinstance(update, Mean) or update != Mean(weights=update.weights) or other.submodel != Full():
         expected = "A+B, where A is asynchronous and B is in rounds with the server of fedavg, such as fedasync+ditto"

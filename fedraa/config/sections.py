@@ -243,7 +243,7 @@ class LocalOptions(Section):
 
             AutoSteps.of(value)
         elif value is not None and value < 1:
-            raise InputError("local_steps", got=value, expected="a number from 1, or auto")
+            raise InputError("local_steps", got=value, expected="at least 1, or auto")
         return value
 
 

@@ -182,7 +182,8 @@ def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> D
 def _read_digits() -> npt.NDArray[np.float64]:
     """Return the table of the digits: one row per image, with the label in the last column.
 
-    The file is part of scikit-learn. Importing scikit-learn would take longer than starting a worker.
+    The file is part of scikit-learn. It is read without an import of scikit-learn, which would take longer than the
+    start of a worker.
     """
     package = find_spec("sklearn")
     # scikit-learn is installed, because fedraa depends on it.

@@ -1,4 +1,4 @@
-"""A function that reads some training samples before a run, to measure the scaling of inputs."""
+"""A function that reads some training samples before a run. The scaling of inputs is computed from them."""
 
 import numpy as np
 

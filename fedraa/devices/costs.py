@@ -35,8 +35,8 @@ class CostSettings:
         unit: Seconds of the wall clock per time unit; 1 on the virtual clock.
         stem: The client's part of a split model; None without a split. The client trains and sends only this part, and
             also exchanges activations and their gradients with the server.
-        frozen: True if the model has frozen layers, which every task computes as a whole. The work of a submodel is
-            then measured in FLOPs, not in parameters.
+        frozen: True if the model has frozen layers. Every task computes all frozen layers, even for a small submodel.
+            The work of a submodel is then measured in FLOPs, not in parameters.
         server: The speed of the server for its part of a split model, as a multiple of the fastest device's speed.
         download: The compressor of the models that the server sends.
         label_overlap: The overlap of the clients' labels, on which the number of local steps of `auto` depends.
@@ -107,7 +107,7 @@ class CostModel(Stateful):
         self._known_steps: dict[tuple[Widths, int], int] = {}
         self._ratios: dict[int, list[float]] = {}
         self._fresh: list[tuple[int, float]] = []
-        # For each recent task, the worker's seconds per sample pass.
+        # For each recent task, the worker's seconds for one pass of one sample.
         self._paces: list[float] = []
 
     def load(
@@ -147,8 +147,8 @@ class CostModel(Stateful):
     ) -> float:
         """Return the modelled duration of one task on the run's clock, before jitter.
 
-        Unlike `table`, it does not depend on observed durations. The server applies an update only after this duration.
-        A duration from observations would therefore contain the server's own delays.
+        Unlike an entry of `table`, the result does not depend on observed durations. The server applies an update only
+        after this duration. A duration from observations would therefore contain the server's own delays.
 
         Args:
             widths: The widths of the submodel.
@@ -210,7 +210,7 @@ class CostModel(Stateful):
         return cost.params / self._full.params
 
     def _reference_share(self, passed: Floats | float) -> Floats | float:
-        """Return the sample passes as a share of the reference task: 5 epochs on the mean number of samples."""
+        """Return `passed` / (sample passes of the reference task: 5 epochs on the mean number of samples)."""
         return passed / (self._mean_size * REFERENCE_EPOCHS)
 
     def _server_time(self, passed: Floats | float) -> Floats | float:
@@ -376,7 +376,7 @@ class CostModel(Stateful):
         return np.array([function(int(size)) for size in sizes], np.float64)[shard]
 
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return how many local steps `auto` gives to one task of each client [n]. It computes them from the costs."""
+        """Return the number of local steps that `auto` computes from the costs for one task of each client [n]."""
         shards = self._sizes[clients]
         batch = self._local.samples_in(1, shards) * self._local.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)

@@ -32,7 +32,7 @@ def read_csv(path: Path, clients: int) -> dict[str, Floats]:
 
 
 def check_columns(source: str, columns: list[str]) -> None:
-    """Raise InputError for an unknown column, for a missing `compute`, or for other watts without `watts_train`."""
+    """Raise InputError if a column is unknown, if `compute` is missing, or if watts columns lack `watts_train`."""
     unknown = sorted(set(columns) - {*COLUMNS, *WATTS})
     if unknown or "compute" not in columns:
         expected = f"compute and optionally downlink, uplink, latency, memory, {', '.join(WATTS)}"
@@ -64,7 +64,7 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
 
 
 def split_clients(shares: Floats, clients: int) -> npt.NDArray[np.int64]:
-    """Return the number of clients of each share, int64 [shares]. The shares sum to 1."""
+    """Divide the clients by `shares`, which sum to 1. Return the number of clients for each share, int64 [shares]."""
     ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(np.int64)
     ends[-1] = clients
     return np.diff(ends, prepend=0)

@@ -79,7 +79,7 @@ def read_fedscale_availability(path: Path, clients: int, seed: int) -> Availabil
 
 
 class _Unpickler(pickle.Unpickler):
-    """An unpickler that refuses all objects but plain values and numbers of NumPy."""
+    """An unpickler that refuses all objects except plain values and NumPy numbers."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:

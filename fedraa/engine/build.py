@@ -71,7 +71,7 @@ Options = TypeVar("Options", bound=ClientOptions)
 
 
 def report_nothing(doing: str) -> None:
-    """Ignore the texts about the steps of the build."""
+    """Do nothing with `doing`, a text about the current step of `build_run`."""
 
 
 @exclusive_process()
@@ -251,7 +251,7 @@ def _refuse_unless_default(options: Section, field: str, beside: str) -> None:
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
-    """Raise InputError if the options request evaluations of more clients than have test samples (`able`)."""
+    """Raise InputError if the options request evaluations of more clients than `able`, the number with test samples."""
     for switch, field in (("personalised", "personalised"), ("client_evals", "client_evals_of")):
         if getattr(options, switch) is None:
             continue

@@ -41,7 +41,8 @@ class ClientResults(Stateful):
 
     Args:
         data: The clients' data. Only the numbers of samples and the names of the clients are used.
-        every: The number n: the first evaluation and every n-th one after it are written; None for only the last.
+        every: The number n. The first evaluation and every n-th evaluation after it are written. With None, only the
+            last evaluation is written.
         write: A function of the step, the time and the columns of one evaluation. With None, nothing is written.
     """
 
@@ -67,7 +68,7 @@ class ClientResults(Stateful):
         return {"updates": tasks.applied.copy(), "quarantined": quarantined}
 
     def take(self, pending: Evaluating, evaluation: Evaluation) -> None:
-        """Write the results of the evaluation if it is an n-th one (`every`), otherwise keep them for `finish`."""
+        """Write the results of the evaluation if `every` selects it. Otherwise keep the results for `finish`."""
         if self._write is None or not evaluation.clients:
             return
         self._unwritten = {

@@ -44,9 +44,10 @@ class EventDispatcher:
         return int(str(self._undelivered[0]["seq"]))
 
     def replay_events(self, lines: Iterable[Mapping[str, object]], next_undelivered: int | None) -> None:
-        """Show the callbacks all events in the log of a resumed run.
+        """Deliver the earlier events of a resumed run again, from the lines of its log.
 
-        Events from `next_undelivered` on are also queued for delivery.
+        Lines with a `seq` from `next_undelivered` on were never delivered, so they are queued. If
+        `next_undelivered` is None, no line is queued.
         """
         for line in lines:
             if line["kind"] not in self._listeners.subscribed:

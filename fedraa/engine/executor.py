@@ -128,7 +128,7 @@ class LocalExecutor:
         self._evaluator = evaluator
         self._data = data
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        # A heap of the tasks that may be trained before the loop waits for them: their due times and their numbers.
+        # The tasks that are trained ahead, as soon as there is time: a heap of their due times and their numbers.
         self._due: list[tuple[float, int]] = []
         self._trained: dict[int, Update | Fault] = {}
         # The ids of tasks that were trained together when one of them failed. Each of them is trained again, without

@@ -205,7 +205,7 @@ class Loop:
     def _time_is_up(self) -> bool:
         """Return True if the time is over the limit. On the virtual clock, the due time of the next update counts."""
         limit = self._limits.time
-        # A due evaluation runs before the end, because its model was reached within the time limit.
+        # If an evaluation is due, it runs before the end, because the server reached this model within the time limit.
         if limit is None or self.evaluations.due(self.server.step):
             return False
         if self.clock.wall:
@@ -325,7 +325,7 @@ class Loop:
         self.server.task_table.lost.clear()
 
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
-        """Return the outcome if it is an accepted update or a client's fault. Handle other outcomes and return None.
+        """Return an accepted update, or a fault that the client caused. Handle other outcomes and return None.
 
         Args:
             outcome: The outcome that the executor returned.
@@ -364,7 +364,7 @@ class Loop:
         self.log.record("fault", self.clock.now, task=fault.task, worker=fault.worker, error=fault.error, action=action)
 
     def _finish_task(self, task: Task, outcome: Outcome) -> None:
-        """Apply the update of a finished task, or drop a task that failed by its client's fault."""
+        """Apply the update of a finished task, or drop a task whose client caused the failure."""
         self._failures.forget_task(task.id)
         if isinstance(outcome, Fault):
             self._drop_task(task, outcome.error)

@@ -20,7 +20,7 @@ GPU_CONTEXT_BYTES = 400e6
 GIGA = 1e9
 MEMORY_INFO = Path("/proc/meminfo")
 CONTROL_GROUP = Path("/sys/fs/cgroup")
-# A control group of version 1 without a limit reports a number near 2^63.
+# If a Linux control group (cgroup version 1) has no limit, it reports a number near 2^63.
 MIN_UNLIMITED_BYTES = 2.0**62
 
 

@@ -311,7 +311,7 @@ def warn_of_many_attackers(spec: RunSpec) -> list[str]:
 
 
 def warn_of_no_evaluation(spec: RunSpec) -> list[str]:
-    """Return a warning if none of the personal models that clients keep can be evaluated."""
+    """Return a warning if clients keep personal models, but no personal model can be evaluated."""
     if not (spec.method.local.algorithm.has_personal_model or spec.personal_names) or spec.personal_clients:
         return []
     return [

@@ -234,9 +234,9 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
     )
     if choice is None:
         return
-    difference = first_difference(choice.state[ASKED], experiment)
-    if difference is not None:
-        problem = f"it {difference} when {choice.path.name} was written"
+    changed_field = first_difference(choice.state[ASKED], experiment)
+    if changed_field is not None:
+        problem = f"it {changed_field} when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")
     if choice.skipped:
         listed = "; ".join(f"{name} {why}" for name, why in choice.skipped.items())

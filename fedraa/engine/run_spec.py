@@ -304,7 +304,7 @@ class RunSpec:
         return np.array(drawn, np.int64)
 
     def _statistics_data(self) -> Federated:
-        """Return the data with only those training samples on which evaluations estimate buffers."""
+        """Return the data with fewer training samples. Evaluations estimate the statistics of batch norm on them."""
         dataset = self.data.dataset
         source = self.data.source
         count = int(self.data.sizes.sum())

@@ -86,7 +86,7 @@ def _named_arrays(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
 
 
 def find_unused_labels(data: Federated) -> str | None:
-    """Return a warning if the smallest training label is not 0, because labels probably count from 1."""
+    """Return a warning if the smallest training label is not 0. The labels then probably start at 1."""
     if data.labels is None or not data.labels.size:
         return None
     first = int(data.labels.min())
@@ -129,7 +129,7 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
 
 
 def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) -> str | None:
-    """Return a warning if fragments of a model that predicts numbers train without scaled activations.
+    """Return a warning if the model predicts numbers and its fragments train without scaled activations.
 
     Each fragment learns the whole target. The full model adds the outputs of all fragments, so it predicts too large
     numbers.
@@ -151,7 +151,7 @@ def find_added_outputs(fragments: int, objective: Objective, *, scaled: bool) ->
 def find_stacked_convolutions(model: nn.Module, stack: int, device: str) -> str | None:
     """Return a warning if a GPU trains convolutions of several tasks as one batched computation.
 
-    On an H200, the bits of such a task depended on the tasks that were trained with it.
+    On an H200, the bits of a task's update depended on the other tasks of the batched computation.
 
     Args:
         model: The model.

@@ -60,7 +60,7 @@ def give_up(task: Task, fault: Fault) -> NoReturn:
 def check_sent_model(task: Task, outcome: Update | Fault) -> None:
     """Raise RunFailed if the weights that the client received are NaN, infinite or too large.
 
-    Such weights cause the failure, not the client or its worker.
+    Such weights cause the failure. Neither the client nor its worker causes it.
     """
     defect = model_defect(task, outcome if isinstance(outcome, Update) else None)
     if defect is not None:

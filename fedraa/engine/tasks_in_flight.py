@@ -59,7 +59,7 @@ class TasksInFlight:
         return task
 
     def discard(self, number: int) -> None:
-        """Remove a task that the run no longer needs, with its outcome."""
+        """Remove a task that the run no longer needs, and the outcome of the task."""
         del self._sent[number]
         self._outcomes.pop(number, None)
         self._drop_finished()
@@ -75,7 +75,7 @@ class TasksInFlight:
         return number in self._outcomes
 
     def add_outcome(self, number: int, outcome: Update | Fault, passed: float = 0.0) -> None:
-        """Hold the outcome of a task until it is due.
+        """Hold the outcome of a task until the task is due.
 
         Args:
             number: The number of the task.

@@ -30,7 +30,7 @@ ATTACK_SUCCESS = "attack_success"
 
 
 class Trigger(Protocol):
-    """A change of inputs for which a model with a backdoor predicts the class `target`."""
+    """A change of inputs. For the changed inputs, a model with a backdoor predicts the class `target`."""
 
     target: int
 

@@ -69,7 +69,7 @@ class AsyncLedger(TaskLedger):
         Args:
             client: A client that waits for a task.
             now: Time on the run's clock.
-            fragment: The fragment, or the label of the sampled submodel. None if the scheduler chooses it.
+            fragment: The fragment, or the number that identifies the sampled submodel. None if the scheduler chooses.
             may_resend: True if a client in `kept_tasks` may train the buffer of its last task again.
         """
         feasible = self.feasible(client)

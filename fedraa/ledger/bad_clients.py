@@ -47,7 +47,7 @@ class BadClients(Stateful):
 
     @property
     def stopped(self) -> bool:
-        """True if a quarantined client stops the run."""
+        """True if the quarantine of a client stops the run."""
         return bool(self.left_out) and (self.stop or self.needed in self.left_out)
 
     def count_tasks(self, client: int, tasks: int) -> None:
@@ -72,6 +72,6 @@ class BadClients(Stateful):
         return QUARANTINED
 
     def count_success(self, client: int) -> None:
-        """Count an applied update: the client has all of its retries again."""
+        """Count an applied update. The client then has all of its retries again."""
         self._failures.pop(client, None)
         self._any_well = True

@@ -72,7 +72,7 @@ class CountedSelection(Selection):
 
 
 class Participation(Selection):
-    """A choice of each round's cohort that needs no observations about clients."""
+    """A selection that chooses the cohort of each round without observations about clients."""
 
     rounds_only: ClassVar[bool] = True
     is_private: ClassVar[bool] = True
@@ -138,7 +138,7 @@ class Poisson(Bernoulli):
     """
 
 
-# Maps the names of the participations that draw each client independently to their classes.
+# The participations that draw each client independently, by name.
 SHARES: dict[str, type[Bernoulli]] = {"bernoulli": Bernoulli, "poisson": Poisson}
 
 
@@ -253,7 +253,7 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
 PARTICIPATION: ComponentRegistry[Selection] = ComponentRegistry(
     "participation", ("cohort",), {"all": All, "sample": Sample, **SHARES}, _parse_text
 )
-# The same components as in PARTICIPATION, but errors name the field `next_client`.
+# The same components as in PARTICIPATION. An error about one of them names the field `next_client`.
 NEXT_CLIENT: ComponentRegistry[Selection] = replace(
     PARTICIPATION, name="next_client", short=partial(_parse_text, field="next_client")
 )

@@ -22,7 +22,7 @@ class RoundClosed:
     Attributes:
         round: The round, from 0.
         fragments: The fragment of each client that reported, in the order of the reports. If submodels are sampled, the
-            label of the client's submodel.
+            number that identifies the client's submodel.
     """
 
     round: int
@@ -91,7 +91,7 @@ class RoundLedger(TaskLedger):
         Args:
             client: The client.
             now: Time on the run's clock.
-            fragment: The fragment, or the label of the sampled submodel. None if the scheduler chooses it.
+            fragment: The fragment, or the number that identifies the sampled submodel. None if the scheduler chooses.
         """
         feasible = self.feasible(client)
         if fragment is None:

@@ -105,7 +105,7 @@ class TaskLedger(Stateful):
             fragment: The fragment, or the label of a sampled submodel.
             version: Version of the fragment that is sent.
             step: Server step of the sent weights.
-            resent: True if the client starts again from the parameters of its last task. The server then sends none.
+            resent: True if the client starts again from the parameters of its last task. The server then sends nothing.
             feasible: The client's fragments within the delay bound.
         """
         dispatch = Dispatch(

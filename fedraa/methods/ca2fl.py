@@ -73,7 +73,7 @@ class CA2FL(Buffered):
 
     def start(self, model: AsyncModel) -> None:
         self._cache = DeltaCache(len(model.params), model.clients)
-        # For each client in the buffer: its next h_i. The cache stores it when the buffer is full.
+        # For each client in the buffer: its last delta, which becomes h_i in the cache when the buffer is full.
         self._pending: dict[int, Vector] = {}
         self._sum = np.zeros(len(model.params), np.float32)
         self._count = 0

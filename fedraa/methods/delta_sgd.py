@@ -38,7 +38,8 @@ class DeltaSGD(LocalOptimizer):
 
     Attributes:
         gamma: The smoothness allows gamma * ||x_k - x_{k-1}|| / (2 * ||g_k - g_{k-1}||) as the rate of step k.
-        delta: A step multiplies the rate by at most sqrt(1 + delta * h), where h is the factor of the step before.
+            x_k are the weights, and g_k is the gradient.
+        delta: A step multiplies the rate by at most sqrt(1 + delta * h). The step before multiplied the rate by h.
     """
 
     gamma: Positive = 2.0

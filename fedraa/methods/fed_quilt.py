@@ -39,7 +39,7 @@ from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
 from fedraa.vectors.chunked import map_chunks, ordered_sum, subtract_chunk, sum_squares
 from fedraa.vectors.index_ranges import global_slices
 
-# Number of updates of a fragment that the running mean of squared deltas covers.
+# The running mean of squared deltas covers about this number of updates of a fragment.
 SQUARES_WINDOW = 100
 # Lower limit of the running mean of squared deltas. Deltas are divided by a power of this mean.
 MIN_SQUARE = np.float32(1e-30)

@@ -78,9 +78,10 @@ register(
 
 
 def async_variant(method: Method) -> Method:
-    """Return an asynchronous variant of a method in rounds, with the method's submodels and the server of FedAsync.
+    """Return an asynchronous variant of `method`: its submodels, with the server of FedAsync.
 
-    No paper has this baseline. It shows the time that `method` loses by waiting at the end of rounds.
+    `method` is a method that works in rounds. No paper has the variant. It shows the time that `method`
+    loses by waiting at the end of rounds.
     """
     return replace(
         method,

@@ -33,7 +33,7 @@ from fedraa.server.schedule import AsyncSchedule
 from fedraa.vectors.chunked import add_scaled, copy_coordinates, scalar_product
 from fedraa.vectors.index_ranges import CoordinateSet
 
-# The authors' epsilon: norms below it count as 0, and it is added to the divisor of `conf`.
+# The authors' epsilon. Norms below epsilon count as 0. The code also adds epsilon to the divisor of `conf` (see above).
 EPSILON = 1e-8
 
 
@@ -118,7 +118,7 @@ class HeLoCo(AsyncRule):
 
 
 def split_by_tensor(tensors: Shapes, where: Index | slice, size: int) -> Iterator[tuple[Index | slice, slice]]:
-    """Yield, for each tensor that an update covers, its coordinates in the model and its slice of the update.
+    """Yield, for each tensor that an update covers, the covered coordinates of the model and the slice of the update.
 
     Args:
         tensors: The shape of each tensor of the model. If empty, the update counts as one tensor.

@@ -71,8 +71,9 @@ class SumTable(Stateful):
 class Ringleader(AsyncRule):
     """Ringleader ASGD (Maranjyan, Richtarik 2026): theta += server_lr * v, v = 1/N sum_i G_i / b_i, N times a round.
 
-    In the first phase of a round, the server only adds up deltas until every client has reported. A client that reports
-    earlier continues from the model that it received. The update of the last client makes the first step.
+    G_i is the sum of client i's deltas in the round, and b_i is the number of these deltas. In the first phase of a
+    round, the server only adds up deltas until every client has reported. Meanwhile a client that has reported trains
+    again from the model that it received. The update of the last client makes the first step.
 
     In the second phase, the next update of each other client makes one step, and the client receives the new model. A
     client that reports again after its step continues from the model that it received, and its delta counts for the

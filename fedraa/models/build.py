@@ -81,7 +81,7 @@ def build_model(
         if isinstance(source, str) and ":" not in name and name not in MODELS:
             raise _unknown_name_error(name)
         if not isinstance(sample, torch.Tensor) and name in MODELS:
-            problem = f"it takes one input, and samples have {len(list_leaves(sample))}"
+            problem = f"it takes one input, but a sample has {len(list_leaves(sample))} inputs"
             raise InputError(f"model {name!r}", problem, hint="use a custom model")
         model: nn.Module
         if name == "mlp":

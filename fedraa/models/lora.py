@@ -266,7 +266,7 @@ def _choose_layers(model: nn.Module, targets: str | Sequence[str] | None, whole:
 
 
 def _match_names(model: nn.Module, field: str, ends: str | Sequence[str]) -> set[str]:
-    """Return the names of modules that equal one of `ends`, or end with a dot and one of them.
+    """Return the module names that match an entry of `ends`: `query` matches `query` and `encoder.query`.
 
     Args:
         model: The model.

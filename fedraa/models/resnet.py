@@ -20,8 +20,8 @@ ENDS_OF_STAGES = (5, 7, 9)
 def group_norm(channels: int) -> nn.Module:
     """Return a group norm with 32 groups (Wu and He 2018).
 
-    A cut between groups does not change the statistics of the remaining groups. With 32 groups at all widths, every
-    stage can be cut at the same points.
+    A cut between groups does not change the statistics of the remaining groups. All widths have 32
+    groups, so every stage can be cut at the same fractions of its channels, the multiples of 1/32.
     """
     return nn.GroupNorm(32, channels)
 
@@ -70,7 +70,7 @@ class PreactivatedBlock(nn.Module):
 
 
 def _make_stages(block: Callable[[int, int, int, Norm], nn.Module], norm: Norm) -> list[nn.Module]:
-    """Return four stages of two blocks. Each stage except the first halves the image."""
+    """Return four stages of two blocks. Each stage except the first halves the height and the width of the image."""
     blocks: list[nn.Module] = []
     for channels, width, stride in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)):
         blocks += [block(channels, width, stride, norm), block(width, width, 1, norm)]

@@ -22,7 +22,8 @@ from fedraa.models.forward import forward
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 # A buffer that still changes after this number of passes is an error.
 MAX_PASSES = 1000
-# A buffer counts as constant if it is this near to the value to which it converges, relative to its largest entry.
+# A buffer counts as constant if its distance from the value to which it converges is at most this fraction of the
+# buffer's largest entry.
 TOLERANCE = 1e-4
 # If the largest entry is below this number, this number is used in its place, because of rounding errors.
 SMALLEST_SCALE = 1e-3
@@ -38,7 +39,7 @@ Parts = Callable[[], Iterable[Tree]]
 
 
 class Unsettled(Exception):
-    """A buffer changes in every pass over the same samples. The message is the buffer's name."""
+    """An error about a buffer that changes in every pass over the same samples. The message is the buffer's name."""
 
 
 def is_norm(part: nn.Module) -> bool:
@@ -88,8 +89,8 @@ def reestimate_over(
     - The `estimated` buffers start from their current values. The batches are repeated until these buffers are
       constant. The result is their mean over the last pass. The value to which a buffer converges is extrapolated, so
       that fewer passes are needed.
-    - A buffer that only grows, like a counter, gets its value after the first pass. If evaluation reads such a buffer,
-      all `estimated` buffers keep their values after the last pass, so that they match each other.
+    - A buffer that only grows, like a counter, keeps the value that it has after the first pass. If evaluation reads
+      such a buffer, all `estimated` buffers keep the values of the last pass, so that they match each other.
     - The vectors of `spectral_norm` become the leading singular vectors of its weight.
 
     Args:
@@ -239,7 +240,7 @@ def _iterate_power(update: Callable[[], object], layer: nn.Module, prefix: str) 
 
 @contextmanager
 def _train_only(module: nn.Module, norms: Collection[nn.Module], owners: Collection[nn.Module]) -> Iterator[None]:
-    """Put only these modules into training mode inside the block.
+    """Put only the modules in `norms` and `owners` into training mode inside the block.
 
     Args:
         module: The module; all its other submodules are put into evaluation mode.
@@ -250,7 +251,7 @@ def _train_only(module: nn.Module, norms: Collection[nn.Module], owners: Collect
     module.eval()
     for norm in norms:
         norm.reset_running_stats()  # type: ignore[operator]
-        # Without a momentum, a norm keeps a cumulative average.
+        # With the momentum None, a batch norm computes the mean over all batches.
         norm.momentum = None  # type: ignore[assignment]
     for part in (*norms, *owners):
         part.training = True

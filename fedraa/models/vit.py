@@ -60,7 +60,7 @@ class EncoderBlock(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """A transformer over image patches and a class token, which gives the logits."""
+    """A transformer over image patches and a class token. The output of the class token gives the logits."""
 
     def __init__(
         self,

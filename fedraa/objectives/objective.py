@@ -169,7 +169,7 @@ class Objective(ABC):
         return [self.metrics({name: values[client] for name, values in sums.items()}) for client in clients]
 
     def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
-        """Return the expected shape of outputs as text if they have a wrong one, otherwise None.
+        """Return the expected shape of outputs as text if their shape is wrong, otherwise None.
 
         Args:
             outputs: The main output of the model for a batch.

@@ -70,7 +70,7 @@ class PrivacyTerms:
         return {"epsilon": bounded, "delta": self.delta, "releases": releases, "adjacency": adjacency}
 
     def described(self) -> dict[str, Any]:
-        """Return the fields for config.json."""
+        """Return these settings in the form of config.json."""
         return dict(vars(self))
 
 
@@ -101,7 +101,7 @@ def poisson_epsilon(noise: float, share: float, rounds: int, delta: float) -> fl
         noise: The noise multiplier of a round.
         share: Probability with which a client joins a round.
         rounds: Number of rounds, including rounds without clients.
-        delta: The delta.
+        delta: The delta of the privacy guarantee (epsilon, delta).
     """
     refuse_missing_library()
     from dp_accounting.pld import PLDAccountant

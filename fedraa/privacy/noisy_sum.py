@@ -34,7 +34,7 @@ class NoisySum(Stateful):
         self._whole = whole
         self._seed = seed
         self._releases = 0
-        # The clip by fragment. The key 0 is also used for the whole model and for sampled submodels.
+        # The clip (largest norm) by fragment. The key 0 is also used for the whole model and for sampled submodels.
         self.clips: dict[int, float] = {}
         # The sum of b_i - 1/2 over the updates of this release, by fragment. b_i is 1 if the norm of update i is within
         # the clip, otherwise 0 (see `central_adaptive`).
@@ -45,7 +45,9 @@ class NoisySum(Stateful):
         self._scale = np.zeros(size)
 
     def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
-        """Return the update, scaled down to a norm of at most the clip. Count it in this release.
+        """Return the update, scaled down so that its norm is at most the clip. Count the update in this release.
+
+        The clip is the largest allowed norm. A release is a round, a buffer, or one update.
 
         Args:
             delta: The update [k].
@@ -62,7 +64,10 @@ class NoisySum(Stateful):
         return np.asarray(delta * (bound / norm), np.float32)
 
     def release(self) -> tuple[Vector, Mask]:
-        """Return the noise [d] and the mask [d] of trained coordinates, and begin the next release."""
+        """Return the noise [d] and the mask [d] of trained coordinates, and begin the next release.
+
+        A release is a round, a buffer, or one update.
+        """
         if self._whole:
             self._scale.fill(self.clips.setdefault(0, self._privacy.clip))
         covered = self._scale > 0

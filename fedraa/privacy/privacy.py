@@ -55,7 +55,7 @@ PRIVACY: ComponentRegistry[Privacy] = ComponentRegistry("privacy", ("update_nois
 
 
 def default_delta(clients: int) -> float:
-    """Return the delta of a run with this number of clients: N^-1.1, less than 1/N."""
+    """Return the delta of the privacy guarantee (epsilon, delta) for N clients: N^-1.1, but at most 0.1."""
     return min(0.1, float(clients**-DELTA_EXPONENT))
 
 

@@ -24,7 +24,7 @@ class Coverage:
         self._known = rules.costs_known and not rules.method["update"].get("owned_head", False)
 
     def check(self, line: Line, round: int, fragments: list[int]) -> None:
-        """Check the coverage metrics and the drift of a round.
+        """Check the coverage metrics and the field `drift` of a round.
 
         Args:
             line: The `round` event.

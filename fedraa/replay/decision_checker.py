@@ -87,9 +87,9 @@ class Checker(ABC, Generic[Ledger]):
         """Return the ledger's decision for the client. The ledger chooses the fragment if `fragment` is None."""
 
     def _uncheckable_fragment(self, line: Line) -> int | None:
-        """Return the fragment in the log line if the ledger cannot compute it, otherwise None.
+        """Return the fragment in the log line if a custom scheduler chose it, or None if the ledger can compute it.
 
-        If the method draws submodels, return the number of the submodel. If it sends the whole model, return 0.
+        Without a scheduler, return the number of the drawn submodel, or 0 if the method sends the whole model.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0

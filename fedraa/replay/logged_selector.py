@@ -1,4 +1,7 @@
-"""A replay runs no custom code. It reads the choices of a custom selection from the log instead."""
+"""The client selector of a replay, which reads the choices of clients from the log.
+
+A replay runs no custom code, so it cannot call a custom selection.
+"""
 
 from collections.abc import Collection, Sequence
 from pathlib import Path

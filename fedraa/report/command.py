@@ -14,7 +14,7 @@ def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
     """Return the command `fedraa run ...` that reproduces a run.
 
     The command has the options that differ from their defaults and change the run. If the run had objects that no
-    option can name, the result is a Python call of `fedraa.run` instead. It has `...` in place of each object.
+    option can name, the result is a Python call of `fedraa.run`, with `...` in place of each object.
 
     Args:
         experiment: The experiment of the run.

@@ -34,7 +34,7 @@ def selection_note(run: Run) -> str:
 
 
 def window_end(run: Run) -> float:
-    """Return the time at which the plot ends. Half of the shown clients then have `TASKS_PER_LANE` tasks."""
+    """Return the time at which the plot ends. By then half of the shown clients have had `TASKS_PER_LANE` tasks."""
     tasks = run.tasks.sort_values("start")
     full = tasks[tasks.groupby("client").cumcount() == TASKS_PER_LANE].set_index("client")["start"]
     return float(full.reindex(select_clients(run.clients)).fillna(run.end).median())

@@ -11,10 +11,10 @@ from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
 # The paragraph about groups behind the best group describes at most MOST_BEHIND groups.
 MOST_BEHIND = 4
-# A paragraph mentions fractions of idle time that differ by more than IDLE_GAP, and FLOPs or traffic that differ by at
-# least the factor TIMES.
+# The report mentions the idle time if its fractions differ by more than IDLE_GAP. It mentions FLOPs and traffic if they
+# differ by at least the factor TIMES.
 IDLE_GAP, TIMES = 0.1, 1.5
-# A paragraph mentions mean staleness that differs by more than STALE_GAP versions.
+# The report mentions the mean staleness if it differs by more than STALE_GAP versions.
 STALE_GAP = 1.0
 # A run still improves if the last 20 % of its evaluations brought more than this fraction of the gain of the whole run.
 # The gain is the change of the main metric.
@@ -41,8 +41,8 @@ class Ranking:
     """Groups of runs from the best to the worst.
 
     If all runs have the same clock and a group reached the target with all seeds, the order is by the mean time to the
-    target. A group with a seed that did not reach the target then comes last. In all other cases the order is by the
-    main metric.
+    target. In this order, a group with a seed that did not reach the target comes last. In all other cases the order is
+    by the main metric.
 
     Attributes:
         groups: The groups in this order.

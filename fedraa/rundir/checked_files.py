@@ -1,4 +1,4 @@
-"""Read summary.json and evals.csv and check their content. Errors name the damaged file."""
+"""Read summary.json and evals.csv and check their content. An error names the damaged file."""
 
 import io
 import json

@@ -204,7 +204,7 @@ def write_state(stream: BinaryIO, state: State) -> None:
 
 
 def _encode_state(state: State) -> tuple[bytes, list[npt.NDArray[Any]]]:
-    """Return the JSON tree of a state and its distinct arrays."""
+    """Return the JSON text of a state, and the arrays to which the text refers."""
     arrays: dict[object, tuple[int, npt.NDArray[Any]]] = {}
     text = json.dumps(state, default=lambda value: _encode_value(value, arrays)).encode()
     return text, [array for _, array in arrays.values()]

@@ -75,7 +75,7 @@ def name_clients(numbers: Sequence[int]) -> str:
 
 
 def read_failure(directory: Path) -> str:
-    """Return the reason why the run failed; empty if it did not fail or was resumed."""
+    """Return the reason why the run failed; empty if the run was resumed or has not failed."""
     try:
         return read_regular_file(directory / FAILURE).decode(errors="replace").strip()
     except FileNotFoundError:

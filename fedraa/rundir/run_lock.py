@@ -1,4 +1,4 @@
-"""The lock of a run directory, which the process that writes the run holds until it ends."""
+"""The lock of a run directory. The process that writes the run holds this lock until the process ends."""
 
 import fcntl
 import os

@@ -43,7 +43,7 @@ class TaskTimeline:
     Attributes:
         task: The numbers of the tasks.
         client: The clients of the tasks.
-        fragment: The fragments, or labels of sampled submodels.
+        fragment: The fragments, or the numbers that identify sampled submodels.
         start: The times of dispatch on the run's clock.
         end: The times of commit or drop; NaN while the task is in flight.
         cost: The expected costs; NaN if the log does not have them.

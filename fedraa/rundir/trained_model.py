@@ -75,7 +75,7 @@ def _refuse_foreign(
             if "<" in path or path.startswith("__main__:"):
                 raise InputError(
                     name,
-                    f"{directory} was trained with {path} of a script or a notebook",
+                    f"{directory} was trained with {path}, which a script or a notebook defined",
                     hint=f"give it again: load_model({name}=...)",
                 )
             foreign.add(path)

@@ -142,8 +142,8 @@ class Oort(CountedSelection):
         count = min(view.count, len(candidates))
         share = exploration_at(view.step, self.exploration, self.decay, self.min_exploration)
         exploit = _round_at_random(count * (1 - share), rng)
-        # More clients are chosen by score if there are too few that never trained. Fewer are chosen by score if there
-        # are too few that have trained.
+        # If too few clients have never trained, more clients are chosen by score. If too few clients have trained,
+        # fewer clients are chosen by score.
         exploit = min(max(exploit, count - len(unseen)), len(explored), count)
         exploited: list[int] = []
         if exploit:

@@ -31,7 +31,8 @@ class Routing(CountedSelection):
     paper, the server sends the model when it draws the client, so the staleness is higher. In rounds, the clients are
     drawn without replacement.
 
-    A trace of availability must repeat (`availability_period`). Otherwise a device may never be available again.
+    A trace of availability must repeat (`availability_period`). After the end of a trace that does not
+    repeat, a device may never be available again.
 
     The papers choose p_i by gradient descent on a bound. fedraa uses powers of the speed instead.
 
@@ -94,8 +95,8 @@ def analyze_queues(probabilities: Floats, rates: Floats, tasks: int) -> tuple[fl
     """Return the number of updates per unit of time, and the mean staleness of each client's updates [N].
 
     The clients form a closed network of queues with exponential durations. The method is mean value analysis (Reiser,
-    Lavenberg 1980): a task that arrives at a queue finds the mean queue of a network with one task less. The mean
-    staleness of a client is the length of this mean queue, divided by the client's probability.
+    Lavenberg 1980): when a task arrives at a queue, the mean length of the queue is its mean length in a network with
+    one task less. The mean staleness of a client is this length, divided by the client's probability.
 
     Args:
         probabilities: The probability with which a task goes to each client [N].

@@ -42,7 +42,7 @@ def rank_probabilities(losses: Floats, credits: Ints) -> Floats:
 @PARTICIPATION.register("tifl")
 @dataclass
 class TiFL(CountedSelection):
-    """A choice of all clients of a round from one tier (Chai et al. 2020). No client then waits for a slower tier.
+    """A choice of each round's clients from a single tier (Chai et al. 2020). No client then waits for a slower tier.
 
     A tier is a group of about equally fast clients.
 

@@ -23,7 +23,7 @@ CAUTIOUS_GROWTH = 0.1
 
 
 class RunningMedian(Stateful):
-    """The median of the last values, sorted so that a new value does not sort all of them again.
+    """The median of the last values. A new value is inserted into a sorted list, which is faster than sorting it again.
 
     Args:
         size: The number of last values that count.
@@ -107,10 +107,10 @@ class AdaptiveFactor(Stateful):
         # risen, otherwise 0.
         self._rises: deque[int] = deque(maxlen=at_work)
         self._updates = 0
-        # For each recent client: the number of its last update, and 1 if this update's loss has risen, otherwise 0. The
-        # client with the oldest update is first.
+        # For each recent client: the number of its last update (from 1 in the run), and 1 if this update's loss has
+        # risen, otherwise 0. The client with the oldest update is first.
         self._recent: dict[int, list[int]] = {}
-        # The sums of the ones in `_rises` and in `_recent`.
+        # The number of ones in `_rises`, and the number of ones in `_recent`.
         self._updates_risen = 0
         self._clients_risen = 0
         # The first loss of each client; NaN before its first update.

@@ -43,7 +43,7 @@ def planned_balances(
     power: float,
     at_a_time: int | None = None,
 ) -> Floats:
-    """Return the participation correction c_n of each client [N], computed from the current costs of its tasks.
+    """Return each client's participation correction [N], a factor for its updates, from the current costs of tasks.
 
     Args:
         costs: The costs of tasks.

@@ -244,7 +244,7 @@ class RoundServer(Stateful):
         return self._end_round("count", now)
 
     def _end_round(self, reason: str, now: float) -> Iterable[int]:
-        """Give up the tasks in flight for this reason, close the round, and return the next cohort."""
+        """Record the tasks in flight as lost, with `reason`. Then close the round, and return the next cohort."""
         for number in list(self.ledger.in_flight):
             flight = self.task_table.in_flight[number]
             elapsed = now - flight.left
@@ -310,7 +310,7 @@ class RoundServer(Stateful):
             refuse_unsound(field, follower, self.params)
 
     def _cut_snapshot(self, submodel: Submodel) -> SharedBuffer:
-        """Return the submodel's parameters at the start of the round, which all clients with this submodel share."""
+        """Return the submodel's parameters at the start of the round. All clients with this submodel share them."""
         whole = submodel.index is None
         key = None if whole else submodel
         if key not in self._snapshots:

@@ -304,7 +304,7 @@ class TaskTable(Stateful):
         Args:
             states: The result of `in_flight_state`.
             decisions: The decisions of the tasks, in the same order.
-            send: Puts the buffers of all tasks into the store; None if the tasks hold the values.
+            send: Puts the buffers of all tasks into the server's store; None if the tasks hold the values.
         """
         flights = map(self._with_kept_buffers, restored_flights(states, decisions, send))
         self.in_flight = {flight.task.id: flight for flight in flights}

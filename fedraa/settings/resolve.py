@@ -109,7 +109,9 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
         raise InputError("local_optimizer", got=text, expected="a name such as adam, or a custom LocalOptimizer")
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     if optimizer.lr is not None:
-        raise InputError("local_optimizer.lr", got=optimizer.lr, hint=f"leave it out, and give lr {optimizer.lr:g}")
+        raise InputError(
+            "local_optimizer.lr", got=optimizer.lr, hint=f"leave it out, and set the field lr to {optimizer.lr:g}"
+        )
     for field, outer in (("momentum", momentum), ("weight_decay", weight_decay)):
         inner = getattr(optimizer, field)
         if None not in (inner, outer) and inner != outer:

@@ -59,7 +59,7 @@ def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, M
 
 
 def _format_toml(value: object) -> str:
-    """Return text, a number, a truth value or a list of these as TOML."""
+    """Convert text, a number, a boolean or a list of these to TOML."""
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_format_toml, value)) + "]"
     assert isinstance(value, str | bool | int | float)

@@ -3,7 +3,7 @@
 - A width group is a set of units (neurons, channels, attention heads) that can be cut from a module.
 - An index set chooses units of every width group.
 - A cut is a smaller dense module with the chosen units.
-- A mask chooses single parameters instead.
+- A mask chooses single parameters, not units.
 """
 
 from fedraa.submodels.cost import Cost

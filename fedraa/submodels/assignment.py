@@ -116,7 +116,7 @@ class Assignment:
 
         Without a mask, server and client send the whole submodel. With a mask, the client sends only the trained
         parameters. It also sends the mask as a bitmap, unless `mask_by_label` is True. If `sends_mask` is True, the
-        server sends the same. Otherwise, the server sends the whole submodel.
+        server sends the same parameters and bitmap. Otherwise, it sends the whole submodel.
 
         Args:
             coordinates: Number of parameters of the submodel.

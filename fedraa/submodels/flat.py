@@ -83,7 +83,7 @@ def load_parameters(module: nn.Module, vector: np.ndarray, *, writable: bool = T
 
 
 def drop_weights(module: nn.Module) -> None:
-    """Replace the trainable parameters by tensors without memory. Their values are lost."""
+    """Replace the values of the trainable parameters by zeros that need no memory. The old values are lost."""
     for p in trainable_parameters(module):
         p.data = p.new_zeros(()).expand(p.shape)
 

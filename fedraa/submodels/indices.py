@@ -130,7 +130,7 @@ def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
 
 def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
     """Return integers that have about these ratios and whose sum is `size`."""
-    # Floating-point errors would otherwise count as remainders.
+    # Without rounding, floating-point errors would count as remainders.
     quotas = [round(size * ratio, 9) for ratio in ratios]
     sizes = [math.floor(quota) for quota in quotas]
     by_remainder = sorted(range(len(ratios)), key=lambda i: (sizes[i] - quotas[i], i))

@@ -53,8 +53,9 @@ class Resize(NamedTuple):
 
     Attributes:
         dim: The dimension of the argument that is cut.
-        outs: The dimensions of the result that `dim` becomes. The first of them is cut. Empty for a slicing call.
-        numbers: The formulas of the sizes. Empty for `_grouped_mm`, because submodels call `grouped_product` instead.
+        outs: The call turns the dimension `dim` into these dimensions of its result. The first of them is cut. Empty
+            for a slicing call.
+        numbers: The formulas of the sizes. Empty for `_grouped_mm`, because `grouped_product` replaces it in submodels.
         mixed: True if one size is a product, such as a width times the number of samples.
     """
 
@@ -75,7 +76,7 @@ Sizes = Mapping[Place, Resize]
 class CallSizes(NamedTuple):
     """The sizes that one call, such as a reshape, has in a submodel (`numbers`) and in the full module (`full`).
 
-    The other attributes are those of `Resize`.
+    `dim`, `outs` and `mixed` have the same values as in `Resize`.
     """
 
     dim: int
@@ -184,7 +185,7 @@ def find_cut_numbers(
 
 
 def resize_layer(layer: nn.Module, sizes: Mapping[Place, CallSizes]) -> None:
-    """Replace a layer's class by a subclass that corrects the sizes in its calls."""
+    """Replace a layer's class by a subclass that corrects the sizes in the layer's calls, such as a reshape."""
     kind = type(layer)
     layer.__class__ = type(kind.__name__, (_Resized, kind), {"_sizes": sizes})
 

@@ -194,8 +194,8 @@ class Traced:
     def make_skeleton(self, widths: Sequence[int]) -> nn.Module:
         """Return a module with these widths. It can load the weights of every submodel with the same widths.
 
-        Submodels of equal widths differ only in trained parameters and running statistics. Training estimates the
-        statistics again.
+        The modules of all submodels with these widths are equal, except for the values of trained parameters and of
+        running statistics. Training estimates the statistics again.
         """
         return self.cut(tuple(np.arange(width) for width in widths))
 

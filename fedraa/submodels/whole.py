@@ -56,7 +56,9 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
 
 
 def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
-    """Return the traced module. Set `by_piece` to False if an early update of a parameter changes other gradients.
+    """Return the traced module. Set `by_piece` to False if early updates of parameters change other gradients.
+
+    An early update of a parameter happens as soon as its gradient is computed, while the backward pass still runs.
 
     Args:
         traced: The traced module.

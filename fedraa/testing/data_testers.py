@@ -67,9 +67,9 @@ class TransformTester(Tester):
 
 
 def first_samples(part: Any) -> Dataset:
-    """Return the first of four synthetic data sets that the transform accepts.
+    """Return a synthetic data set that the transform accepts: the first accepted one of four.
 
-    If the transform accepts none of them, raise its error for the first one.
+    If the transform accepts none of the four, raise its error for the first one.
     """
     first: Exception | None = None
     for data in (make_images(3), make_images(1), make_vectors(), make_tokens()):

@@ -79,7 +79,7 @@ def _kinds_of_object(thing: object) -> list[Kind]:
     may be of every kind that accepts functions.
 
     Raises:
-        InputError: The object is a part of a method.
+        InputError: The object is a LocalAlgorithm or a RoundState, which run only within a method.
     """
     owner: type = thing if inspect.isclass(thing) else type(thing)
     for base in (LocalAlgorithm, RoundState):

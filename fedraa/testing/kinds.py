@@ -173,9 +173,9 @@ def _method_fields(part: Any) -> dict[str, Any]:
 
 
 def _list_fields(field: str) -> Fields:
-    """Return a function that takes a component and returns the fields of an experiment with it.
+    """Return a function from a component to the fields of an experiment that uses the component.
 
-    The value of the field named `field` is the tuple `(component,)`.
+    In the experiment, the value of the field named `field` is the tuple `(component,)`.
     """
     return lambda part: {"method": "ra-fed", field: (part,), "rounds": ROUNDS}
 

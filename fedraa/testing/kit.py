@@ -56,7 +56,7 @@ def check(part: object, *, as_: str | None = None, ray: bool = False) -> Finding
         ray: True to also run the component on Ray.
 
     Returns:
-        The findings. Printed, they have a line for each requirement. `held` is True if all were met.
+        The findings. `print` shows one line for each requirement. `held` is True if all were met.
 
     Raises:
         ValueError: The object is no component, or `as_` is missing.

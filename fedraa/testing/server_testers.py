@@ -132,7 +132,7 @@ class AsyncRuleTester(Tester):
 
 
 class AggregatorTester(Tester):
-    """A test of an aggregator with rounds of three deltas. Most deltas cover a part of the model, some all of it."""
+    """A test of an aggregator with rounds of three deltas. Most deltas cover a part of the model, others all of it."""
 
     stateful = True
     sized: ClassVar[bool] = True

@@ -138,8 +138,8 @@ def _run_part(
     Args:
         spec: The experiment.
         directory: The directory of the log.
-        state: The state from which the run continues. None starts the run.
-        until: The number of the event at which this part ends. None runs to the end.
+        state: The state from which the run continues; None to start the run.
+        until: The number of the event at which this part ends; None for the end of the run.
         workers: 1 for one worker. A larger number gives two workers.
     """
     stop = Event()

@@ -40,7 +40,7 @@ class Trial:
 
 
 class Journal:
-    """The file in a directory that stores the finished trials of a tuning, one per line.
+    """A file with the finished trials of a tuning, one per line.
 
     A killed process may have left an incomplete line. The constructor removes this line from the file.
     """

@@ -241,7 +241,7 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
         raise _wrong_values(name, values, problem="LOW must be below HIGH")
     if log and low <= 0:
         raise _wrong_values(name, values, problem="a logarithmic range begins above 0")
-    # The type of a dotted path depends on the method, which is not known here. The values are checked later.
+    # The type of the value at a dotted path depends on the method, which is unknown here. The value is checked later.
     types = {int} if "." in name else _field_types(Experiment.model_fields[name].annotation)
     if not types & {int, float}:
         raise _wrong_values(

@@ -29,14 +29,14 @@ CHUNK_SIZE = 16 * SUM_BLOCK
 MIN_PARALLEL_SIZE = 1 << 20
 # More threads would not read memory faster.
 MAX_THREADS = 4
-# Each thread gets several shares of the work. A thread on a busy core then processes fewer shares than others.
+# Each thread gets several shares of the work. A thread on a busy core then processes fewer shares than other threads.
 SHARES_PER_THREAD = 4
 
 _OF_THREAD = local()
 
 
 def map_chunks(size: int, work: Callable[[slice], T]) -> list[T]:
-    """Call `work` for each chunk of a vector. Return the results in order. A long vector uses several threads."""
+    """Call `work` for each chunk of a vector. Return the results in order. Several threads process a long vector."""
     return parallel_map(split_into_chunks(size), work)
 
 

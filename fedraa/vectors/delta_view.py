@@ -25,7 +25,8 @@ class DeltaView:
         sent: The parameters [k] that the client received.
         mask: True for the coordinates [k] that the client trained. None if it trained all.
         norm: True to also compute the norm when the delta is first read.
-        gather: True if `join` only stores its function. `run_joined` later calls all stored functions with each chunk.
+        gather: True if `join(take)` only stores the function `take`. `run_joined` later calls all stored functions with
+            each chunk.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class DeltaView:
                 yield from (place for place, _ in self._find_places(piece)[0])
 
     def ranges(self) -> tuple[Index, Index] | None:
-        """Return the starts and ends of the ranges of trained coordinates, or None if ranges are too short."""
+        """Return the starts and ends of ranges of trained coordinates; None if index arrays replace short ranges."""
         if self._mask is None and isinstance(self._where, IndexRanges):
             starts = np.array(self._where.starts)
             return starts, starts + np.diff(self._where.places)

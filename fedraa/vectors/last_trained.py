@@ -44,7 +44,7 @@ class LastTrained:
         return int(self._rounds.min())
 
     def state(self) -> State:
-        """Return the rounds [d], or one number if all are equal."""
+        """Return the round in which each coordinate was last trained [d]; one number if it is the same for all."""
         return {"rounds": self._rounds if self._all is None else self._all}
 
     def restore(self, state: State) -> None:

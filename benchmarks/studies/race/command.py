@@ -23,7 +23,7 @@ SEEDS = (0, 1, 2, 3, 4)
 
 
 def run_race(options: RunOptions) -> None:
-    """Execute the runs of the study that are missing, and write the pages.
+    """Execute the missing runs of the study, and write the pages.
 
     The option `tuned` names a file of tuned values from an earlier study. Methods in this file are not tuned again. The
     option `extend` names the folder of an earlier study. The pages also show the runs of the earlier study, which are

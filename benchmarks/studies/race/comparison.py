@@ -65,7 +65,8 @@ class Comparison:
 def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison | None:
     """Compare Fed-Quilt's untuned runs with the tuned runs of the best other method.
 
-    Returns None if Fed-Quilt or all other methods have no runs.
+    The best other method is chosen by the seeds that all other methods have. If more seeds counted for some methods,
+    these methods would more often miss the target. Returns None if Fed-Quilt or all other methods have no runs.
 
     Args:
         setting: The setting.
@@ -76,7 +77,8 @@ def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison |
     rivals = {name: of_name for name, of_name in tuned.items() if name not in (OURS, LIMIT, *LENT_TO)}
     if not ours or not rivals:
         return None
-    rival = min(rivals, key=lambda name: _rank_key(setting, rivals[name]))
+    common = set.intersection(*({run.seed for run in of_name} for of_name in rivals.values()))
+    rival = min(rivals, key=lambda name: _rank_key(setting, [run for run in rivals[name] if run.seed in common]))
     return Comparison(
         setting, rival, _times_by_seed(setting, ours), _times_by_seed(setting, rivals[rival]), _mean_endings(runs)
     )

@@ -61,7 +61,7 @@ class Entrant:
     def space(self, setting: Setting) -> dict[str, object]:
         """Return the hyperparameters to tune, with the values to try.
 
-        Fed-Quilt's task lengths `auto:LENGTH` include the time of sending.
+        Fed-Quilt's task lengths are `auto:LENGTH`: LENGTH steps, or more if sending would take longer than training.
         """
         lengths: list[int | str] = list(setting.lengths)
         if self.name == OURS:

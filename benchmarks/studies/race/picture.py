@@ -114,8 +114,8 @@ def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
     """Return the end of the time axis.
 
     The coloured entrants are all entrants that are neither grey nor named `limit`. If at least half of them reach the
-    last target in every run, the axis ends at AXIS_FACTOR times the slowest of their mean times to this target, but not
-    after the longest run. Otherwise, the axis ends with the longest run.
+    last target in every run, the axis ends at AXIS_FACTOR times the longest of their mean times to this target, but not
+    after the longest run. If fewer reach the target, the axis ends with the longest run.
     """
     ends = [max(float(run.spent["t"].iloc[-1]) for run in runs) for runs in by_entrant.values()]
     end = max(ends)

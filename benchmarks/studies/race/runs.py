@@ -32,6 +32,7 @@ LONG: tuple[Part, ...] = ("long", "long-untuned")
 TUNING_SEED = 1000
 # The duration of a long run, as a multiple of FedAvg's time (see `long_time`).
 LONG_RUN_FACTOR = 5
+LONG_RUN_SEEDS = 5
 # The maximum duration of a tuning trial, as a fraction of the time limit of a run (`horizon`).
 TRIAL_FRACTION = 0.6
 # fedraa cannot download this data set. The user puts its file into the folder of the data sets.
@@ -141,12 +142,14 @@ class Race:
         return Cell(entrant.name, self._make_experiment(fields), part)
 
     def long_time(self) -> float | None:
-        """Return the duration of long runs; None before all tuned runs of FedAvg have ended.
+        """Return the duration of long runs; None before these tuned runs of FedAvg have ended.
 
-        The duration is LONG_RUN_FACTOR times FedAvg's mean time to the highest target that it reaches with every seed.
+        The duration is LONG_RUN_FACTOR times FedAvg's mean time to the highest target that it reaches with each of the
+        first `LONG_RUN_SEEDS` seeds. More seeds for other entrants do not change it.
         """
-        runs = self._load_measured("tuned", [ENTRANTS[ROUNDS]])
-        if len(runs) < len(self.seeds):
+        seeds = self.seeds[:LONG_RUN_SEEDS]
+        runs = [run for run in self._load_measured("tuned", [ENTRANTS[ROUNDS]]) if run.seed in seeds]
+        if len(runs) < len(seeds):
             return None
         for level in reversed(self.setting.targets):
             times = [run.times[level] for run in runs]
@@ -174,7 +177,7 @@ class Race:
             )
 
     def measured(self) -> list[Measured]:
-        """Return the ended runs of normal length. The tuned runs come first."""
+        """Return the ended runs, except tuning trials and long runs. The tuned runs come first."""
         return [*self._load_measured("tuned"), *self._load_measured("untuned")]
 
     def long(self) -> list[Measured]:

@@ -14,7 +14,7 @@ SKEWED = {"digits": 0.9, "mnist": 0.95}
 RATES = (0.2, 0.4, 0.8)
 FIXED = 0.4
 SHARED = f"lr {FIXED:g} (fixed)"
-# Fed-Quilt, and its variants: each lacks one part of Fed-Quilt, or has a part of another method instead.
+# Fed-Quilt and its variants. A variant lacks one part of Fed-Quilt, or replaces it by a part of another method.
 VARIANTS: dict[str, dict[str, Any]] = {
     "fed-quilt": {},
     "models mixed, not deltas added": {"async_rule": "convex-mix", "mixing": 0.6},
@@ -54,7 +54,7 @@ def _variants_study(
         title: The study's title.
         targets: The target accuracy by data set.
         data: The fields of the data partition.
-        time: The time limit at the sizes standard and paper.
+        time: The time limit at the sizes `standard` and `paper`.
     """
     common: dict[str, Any] = {"method": "fed-quilt", "compute": "1:0.5,3:0.5", **data}
     common |= scale.pick_value(

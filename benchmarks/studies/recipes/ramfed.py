@@ -70,7 +70,7 @@ def ramfed_memory(scale: Scale) -> Study:
 
 
 def ramfed_participation(scale: Scale) -> Study:
-    """Compare RAM-Fed and RA-Fed (mask level L) with FedAvg, with all clients in each round and with few clients."""
+    """Compare FedAvg with RAM-Fed and RA-Fed at the paper's mask level L, if all or few clients join each round."""
     rows: dict[str, dict[str, Any]] = {
         "ram-fed L": {"method": "ram-fed", "submodel.level": "L"},
         "ra-fed L": {"method": "ra-fed", "submodel.level": "L"},
@@ -257,8 +257,8 @@ def _table_study(
 def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
     """Return the field that sets the number of rounds between two prunings, or no field.
 
-    By default PruneFL prunes every fifty rounds. With the field it prunes ten times in a run of under 500 rounds. Rows
-    of other methods and longer runs do not need the field.
+    By default PruneFL prunes every fifty rounds. In a run of under 500 rounds, the field makes it prune ten times.
+    Longer runs do not need the field, and the rows of other methods do not have it.
     """
     if row.startswith("prunefl") and rounds < 500:
         return {"submodel.reprune_every": max(1, rounds // 10)}
@@ -266,7 +266,7 @@ def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
 
 
 def ramfed_coverage(scale: Scale) -> Study:
-    """Vary the share of rounds in which all clients train the same parts (regions) of the model: Figures 3 and 4."""
+    """Vary how often all clients train the same parts (regions) of the model: RAM-Fed's Figures 3 and 4."""
     dataset, hidden, rounds = scale.pick_value(("digits", 64, 60), ("mnist", 200, 200), ("mnist", 200, 2000))
     common = SETTINGS | {
         "dirichlet": 0.15,
@@ -315,7 +315,7 @@ def ramfed_coverage(scale: Scale) -> Study:
 
 
 def ramfed_rounds(scale: Scale) -> Study:
-    """Compare RAM-Fed with RA-Fed after different numbers of rounds, with one and two hidden layers: Table 2.
+    """Compare RAM-Fed with RA-Fed after different numbers of rounds, with one and two hidden layers: RAM-Fed's Table 2.
 
     As in the paper, the partition is `hsu`, in which all clients have the same number of samples. The paper's MLP has
     two hidden layers.
@@ -357,7 +357,7 @@ def ramfed_rounds(scale: Scale) -> Study:
 
 
 def ramfed_schedule(scale: Scale) -> Study:
-    """Vary which parts (regions) of the model are trained, by how many clients and how often: Figures 3 and 4."""
+    """Vary which parts (regions) of the model are trained, by how many clients and when: RAM-Fed's Figures 3 and 4."""
     dataset, hidden = scale.pick_value(("digits", 64), ("mnist", 200), ("mnist", 200))
     common = SETTINGS | {
         "dirichlet": 0.15,

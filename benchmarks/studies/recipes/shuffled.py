@@ -95,7 +95,7 @@ def shuffled_policies(scale: Scale) -> Study:
 
 
 def shuffled_norms(scale: Scale) -> Study:
-    """Compare submodel policies on CNNs with static batch norm and without norm (the paper's Table 4)."""
+    """Compare submodel policies on CNNs with static batch norm and without normalisation (the paper's Table 4)."""
     networks = {"batch norm": f"{NETWORKS}:batch_norm_cnn", "no norm": "cnn"}
     capacities: tuple[float, ...] = (0.25,)
     if scale.paper:

@@ -56,7 +56,7 @@ def main() -> None:
     )
     rank = get_default_framework_module().distributed.global_rank
     if torch.distributed.is_initialized():
-        # A process that ended before the others would abort with an error.
+        # Wait for all processes. If a process ended before the others, it would abort with an error.
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
     if rank == 0:

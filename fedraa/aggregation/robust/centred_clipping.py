@@ -39,7 +39,7 @@ from fedraa.numbers import Count, Positive
 @AGGREGATOR.register("centred-clipping")
 @dataclass
 class CentredClipping(RobustAggregator):
-    """Mean of the deltas after each is clipped to a radius around the last aggregate (Karimireddy et al. 2021).
+    """Mean of the deltas after each delta is clipped to a radius around the last aggregate (Karimireddy et al. 2021).
 
     Attributes:
         radius: The largest distance between a clipped delta and the last aggregate v.

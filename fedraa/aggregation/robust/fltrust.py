@@ -35,7 +35,7 @@ class FLTrust(RobustAggregator):
     FLTrust works only in rounds, because all deltas must start from the same model.
 
     Attributes:
-        root: The client with the trusted samples, from 0.
+        root: The number of the client with the trusted samples, from 0.
     """
 
     root: Annotated[int, Field(ge=0)] = 0

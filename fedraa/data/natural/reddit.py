@@ -41,7 +41,7 @@ def read_reddit(data_dir: Path | None) -> FederatedDataset:
 
 
 def _convert_comments(x: list[Any], y: list[Any]) -> tuple[Sequences, list[tuple[list[str], list[float]]]]:
-    """Return the sequences of a user. For each sequence, also return its target words and their weights (0 or 1)."""
+    """Return an author's sequences, and for each sequence the target words and the weights of these words (0 or 1)."""
     sequences: Sequences = []
     targets: list[tuple[list[str], list[float]]] = []
     for comment, target in zip(x, y, strict=True):

@@ -17,8 +17,9 @@ DRAWS = 100
 class Dirichlet(ByClass):
     """A partition that divides each class among the clients in random fractions from Dir(alpha · 1).
 
-    It comes from Yurochkin et al. 2019. NIID-Bench also uses it (Li et al. 2022). `hsu` draws the classes of each
-    client instead. If a client has no sample, all fractions are drawn again, at most `DRAWS` times.
+    It comes from Yurochkin et al. 2019. NIID-Bench also uses it (Li et al. 2022). The partition `hsu`, in contrast,
+    draws fractions of the classes for each client. If a client has no sample, all fractions are drawn again, at most
+    `DRAWS` times.
 
     Attributes:
         alpha: The concentration. With a small alpha, each client has few classes. With a large alpha, all clients have

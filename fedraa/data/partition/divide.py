@@ -121,7 +121,7 @@ def make_partitioner(description: object, *, dirichlet: float | None = None) -> 
 def divide_samples(
     partitioner: Partitioner, labels_train: Index, labels_test: Index, clients: int, *, seed: int
 ) -> Partition:
-    """Divide the samples among the clients. Every client gets a training sample, but perhaps no test sample.
+    """Divide the samples among the clients. Every client gets at least one training sample, but perhaps no test sample.
 
     Args:
         partitioner: The partitioner.

@@ -68,7 +68,7 @@ class FederatedDataset:
         train, test = (class_names(data, self.target) for data in (self.train, self.test))
         for label, (name, other) in enumerate(zip(train, test, strict=False)):
             if name != other:
-                # The error shows only `MAX_NAMES` names.
+                # The error shows only `MAX_NAMES` names. The name of this label must be one of them.
                 start = label if label >= MAX_NAMES else 0
                 lists = [", ".join(names[start : start + MAX_NAMES]) for names in (train, test)]
                 raise InputError(
@@ -78,7 +78,7 @@ class FederatedDataset:
                 )
 
     def __repr__(self) -> str:
-        """Return the name and the number of training samples, without values."""
+        """Return a text with the name of the data set and the number of its training samples."""
         if self.made:
             return f"FederatedDataset {self.name!r} of samples that a function generates"
         rows = self.train

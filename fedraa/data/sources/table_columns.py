@@ -55,7 +55,7 @@ class Table:
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return the number, file and client of the first row in the mask `which` [n], as text."""
+        """Return a text that names the first row in the mask `which` [n] by its number, file and client."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:
@@ -257,7 +257,7 @@ def encode_classes(table: Table, name: str) -> Array:
         hint = "add training rows with this value, or remove it from the test rows"
         if table.test is None:
             hint = "all rows with this value were chosen as test rows; add rows with it, or remove them"
-        raise InputError(table.cell(name, which), got=value, expected="the value of a training row", hint=hint)
+        raise InputError(table.cell(name, which), got=value, expected="a value that a training row has", hint=hint)
     return classes.astype(np.int64)
 
 

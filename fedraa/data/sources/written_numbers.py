@@ -113,7 +113,7 @@ def _split_word(word: str) -> _Parts | None:
 
 
 def _of_one_unit(parts: list[_Parts | None], *, complete: bool) -> list[_Parts | None]:
-    """Return a copy of the list that has None in place of a number if its unit is not accepted.
+    """Return a copy of the list, with None in place of each number that has an unaccepted unit.
 
     - A unit of letters is accepted only if all texts are numbers with this unit.
     - A currency is also accepted if some texts have no currency.

@@ -58,7 +58,7 @@ class Store(Protocol):
             update: The update.
             stale: The update's staleness.
             balance: The client's participation correction.
-            path_length: Length of the client's path if each local gradient has length 1.
+            path_length: The distance that the weights would move if every gradient had length 1.
         """
 
     def drop(self, task: Task) -> None:

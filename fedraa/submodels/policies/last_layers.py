@@ -27,9 +27,9 @@ class LayerAssignments:
         self._assign = cache(self._make_assignment)
 
     def within(self, share: float) -> Assignment:
-        """Return the assignment with the largest number of layers that costs at most `share` of the model's FLOPs.
+        """Return the largest assignment that takes at most the fraction `share` of the model's FLOPs.
 
-        It has at least one layer, even if this layer costs more.
+        It has at least one layer, even if this layer takes more.
         """
         total = len(self._layers)
         limit = share * self._work(total)

@@ -141,7 +141,7 @@ def label_parts(chosen: Parts) -> int:
 class Pruned(WithCapacities):
     """OAP: each client trains the largest weights of every tensor of the current model.
 
-    The trained fraction is rounded down to a multiple of 1 / `parts`. The default rounds to quarters, like the paper.
+    Each capacity must be a multiple of 1 / `parts`. By default it is a multiple of a quarter, like in the paper.
 
     Attributes:
         capacities: Fraction of the weights that each client trains.
@@ -176,7 +176,7 @@ class Pruned(WithCapacities):
 
 @dataclass
 class _Last(Generic[T]):
-    """A cache of the value of the last round. All clients of a round need the same value."""
+    """A cache for one value, which is the same for all clients of a round. In a new round it is computed again."""
 
     make: Callable[[RoundContext], T]
     round: int = -1

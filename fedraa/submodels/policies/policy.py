@@ -93,8 +93,8 @@ class RunContext:
 
         Args:
             parts: The smallest number of units that each group must have.
-            error: The error to raise if a group has fewer units. The text about its expected value is replaced by the
-                size of the smallest group. With None, the sizes of groups are not checked.
+            error: The error to raise if a group has fewer units. The size of the smallest group replaces the error's
+                `expected`. With None, the sizes of groups are not checked.
         """
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()
@@ -253,7 +253,7 @@ class Capacities:
 
     Attributes:
         levels: The fractions of the model. With `auto`, they follow from the speeds of the devices.
-        redraw: True to give each client a random level in every round instead.
+        redraw: True to give each client a random level in every round, in place of its fixed level.
     """
 
     levels: tuple[Any, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)

@@ -33,7 +33,7 @@ class SharedMask(SubmodelSampler):
     first.
 
     The importance of a weight is the sum of its squared gradients, divided by the number of uses in a forward pass.
-    The released code divides by the time on a Raspberry Pi instead.
+    The released code divides this sum by the time on a Raspberry Pi.
 
     Weights outside of the mask are 0. A weight that enters the mask again gets its last value, as in the released code.
     """

@@ -109,7 +109,7 @@ class Arbitrary(SubmodelPolicy):
     def _draw_large_clients(self, run: RunContext, *when: int) -> frozenset[int]:
         """Return the clients that train half of the regions (level L).
 
-        With level MIX, the result is a random half of the clients, which the seed and `when` determine.
+        With level MIX, the result is a random half of the clients. The seed and `when` determine this half.
         """
         if self.level == "L":
             return frozenset(range(run.clients))

@@ -17,7 +17,7 @@ from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, Run
 class Bernoulli(WithCapacities):
     """Shuffled submodels, Algorithm 1: a client trains each scalar parameter with probability p.
 
-    With `kernels`, it trains ceil(p K) random units of every group of K units instead. The experiments in the paper use
+    With `kernels`, a client trains ceil(p K) random units of every group of K units. The experiments in the paper use
     kernels. The theory uses scalars.
 
     Attributes:
@@ -45,7 +45,7 @@ class Bernoulli(WithCapacities):
 
 @dataclass(frozen=True)
 class ShuffledBlocks(WithCapacities):
-    """Shuffled submodels, Algorithm 2: a client trains ceil(1/r) fixed blocks of the parameters in turn.
+    """Shuffled submodels, Algorithm 2: a client trains ceil(1/r) fixed blocks of the parameters, one per task.
 
     In each cycle, a client trains every block once. Clients of equal capacity train the same block at the same time.
 

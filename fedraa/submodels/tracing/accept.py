@@ -124,7 +124,7 @@ def _compute_gradients(
 
 
 def copy_private(module: nn.Module, *, share: bool = False) -> nn.Module:
-    """Return a copy of a module. With `share`, the copy uses the same memory for parameters."""
+    """Return a copy of a module. With `share`, the parameters of the copy share their memory with the module."""
     memo: dict[int, object] = {}
     if share:
         memo = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in module.parameters()}

@@ -58,8 +58,8 @@ def label_multi_head(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kw
 def label_recurrent(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Label the outputs of `nn.RNN`, `nn.LSTM` or `nn.GRU`.
 
-    Each element of the state is a unit, with its row in the matrix of every gate. All layers are cut along the same
-    units.
+    Each element of the hidden state is a unit. In the matrix of every gate, a unit has one row. All layers are cut
+    along the same units.
     """
     x, state, weights, biased, layers, _, _, two, *_ = args
     heads = 2 if two else 1

@@ -71,8 +71,8 @@ def _find_ids(roots: Roots, id_of_root: np.ndarray, labels: Tensor) -> np.ndarra
 
 
 def _settle_ties(recorder: Recorder) -> None:
-    """Merge units, or exclude them from cuts, until each view or plain tensor has units along at most one dimension."""
-    # A plain tensor is a parameter or a buffer that the code uses outside of a layer.
+    """Merge units or forbid cuts until no view and no tensor outside of layers has units in several dimensions."""
+    # Element labels are those of the parameters and buffers that the code uses outside of a layer.
     ties = recorder.ties
     both = sorted(recorder.element_labels.keys() & recorder.dim_labels.keys())
     for name in both:
@@ -305,7 +305,7 @@ def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None
 
 
 def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[int]:
-    """Return the input dimensions that form a view's dimension `out`: {1, 2} for [2, 3, 4] to [2, 12] and `out` 1."""
+    """Return the input dimensions in a view's dimension `out`. If [2, 3, 4] becomes [2, 12], dimension 1 has {1, 2}."""
     if math.prod(before) != math.prod(after):
         # A view has as many elements as its input, so this call is no view.
         return set()

@@ -38,7 +38,11 @@ _FIRST_ELEMENT_LABEL = 1 << 40
 
 
 class Ties:
-    """The ties (labels whose elements must be cut together) and the pins (labels that are never cut) of a trace."""
+    """The ties and the pins of a trace.
+
+    Each element of a tensor has a label, a number. Elements of tied labels must be cut together. Elements of a pinned
+    label are never cut.
+    """
 
     def __init__(self) -> None:
         self._next_unit_label = 1
@@ -167,8 +171,8 @@ class Ties:
     def _should_pin(self, labels: Tensor, other: Tensor) -> bool:
         """Return True to exclude the units of `labels` from cuts, False to exclude those of `other`.
 
-        Element labels and labels that are never cut are excluded first. Otherwise, the tensor with fewer distinct
-        labels is excluded.
+        A tensor is excluded if all its labels come from `label_elements`, or if its units are never cut. If neither
+        tensor is such a tensor, the one with fewer distinct labels is excluded.
         """
         if are_element_labels(labels) or self._is_fixed(labels):
             return True
@@ -192,7 +196,7 @@ class Ties:
         return bool((self.resolve()(compress_labels(labels)[0]) == FIXED).all())
 
     def reason(self, labels: Tensor, roots: Roots) -> str:
-        """Return the reason why these labels are never cut.
+        """Return the reason why the elements with these labels are never cut.
 
         The reason was passed to the first call of `pin` that affects the labels. If no call does, it was passed
         to the first call of `tie_along` that affects them. Otherwise the labels belong to a single unit.
@@ -228,8 +232,8 @@ class Roots:
         """Compute the root labels.
 
         Args:
-            unit_labels: Number of unit labels, with FIXED.
-            element_labels: Number of element labels.
+            unit_labels: Number of labels from `label_units`, plus one for the label FIXED.
+            element_labels: Number of labels from `label_elements`.
             pairs: Arrays [2, ties]. Each column has two labels that are tied.
             pins: The labels that are never cut.
         """
@@ -253,7 +257,7 @@ class Roots:
         return np.where(labels >= _FIRST_ELEMENT_LABEL, labels - _FIRST_ELEMENT_LABEL + self._unit_labels, labels)
 
     def component(self, labels: Tensor) -> np.ndarray:
-        """Return, for each label, the smallest label of its unit. Units that are never cut keep this label here."""
+        """Return, for each label, the smallest label of its unit, even if the unit is never cut."""
         return np.asarray(self._component[self._find_nodes(labels.numpy())])
 
     def __call__(self, labels: Tensor) -> np.ndarray:

@@ -14,7 +14,7 @@ PICKS = frozenset(("getitem", "masked_select", "setitem"))
 
 
 class NonemptyMode(TorchFunctionMode):
-    """A torch mode in which a search or a boolean mask that would select nothing selects the first position.
+    """A torch mode for searches and boolean masks: if one would select nothing, it selects the first position.
 
     A search is a call of `argwhere`, `nonzero` or `where`.
 

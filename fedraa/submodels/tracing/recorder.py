@@ -31,7 +31,7 @@ Rule = Callable[["Recorder", str, Any, tuple[Any, ...], dict[str, Any]], None]
 
 
 class RecordedCall(NamedTuple):
-    """A call with a size, such as 64 in `x[:, :64]`. `before` labels the first argument, `after` labels the results."""
+    """A call with a size, such as `x[:, :64]`. The first argument has the labels `before`, the results `after`."""
 
     module: str
     place: Place

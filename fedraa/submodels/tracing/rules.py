@@ -127,7 +127,7 @@ def tracing_rules(rules: Mapping[str, Rule]) -> Iterator[None]:
 
 
 class WrongRuleError(Exception):
-    """A custom rule fails or sets wrong labels."""
+    """An error about a custom rule that fails or sets wrong labels."""
 
 
 def collect_rules() -> dict[str, Rule]:
@@ -161,7 +161,8 @@ def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any
 def described_rules() -> dict[str, str] | None:
     """Return the import path and a digest of the code of each custom rule.
 
-    The result is None if a rule is a closure or an object. Its path and its code then do not describe its state.
+    The result is None if a rule is a closure or an object. The import path and the code do not show the state of such a
+    rule.
     """
     own = _own.get()
     if not all(isinstance(rule, FunctionType) and not rule.__closure__ for rule in own.values()):

@@ -96,7 +96,7 @@ def _record_module(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: By name of a parameter: which of its possible unit dimensions to use, from 0.
+        choices: By name of a parameter: the index of its unit dimension among the possible ones, from 0.
     """
     if _is_large(module):
         recorder, ran = _record_shapes(module, example, choices)
@@ -115,7 +115,7 @@ def _record_shapes(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        choices: By name of a parameter: which of its possible unit dimensions to use, from 0.
+        choices: By name of a parameter: the index of its unit dimension among the possible ones, from 0.
     """
     memo: dict[int, object] = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in module.parameters()}
     memo |= {id(buffer): buffer.to("meta") for buffer in module.buffers()}
@@ -148,11 +148,11 @@ def _record_run(
     Args:
         module: The module.
         example: A batch of at least two inputs.
-        shapes: A copy of the module on the meta device, which computes only shapes. None runs the module with values.
-        choices: By name of a parameter: which of its possible unit dimensions to use, from 0.
-        fills: True to run an expert of a mixture of experts on row 0 if the example assigns it no row.
+        shapes: A copy of the module on the meta device, which computes only shapes. None to run `module` with values.
+        choices: By name of a parameter: the index of its unit dimension among the possible ones, from 0.
+        fills: In a mixture of experts, True runs an expert on row 0 if the example gives it no row.
     """
-    # A copy runs, because a run in training mode would change the running statistics of the module.
+    # Run a copy, because training mode would change the running statistics of the module.
     scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, collect_rules(), module if shapes else None, fills=fills, choices=choices)
     fast = torch.backends.mha.get_fastpath_enabled()
@@ -224,8 +224,8 @@ def _run_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[obje
 def _run_opposite_path(recorder: Recorder, module: nn.Module, example: Tree) -> list[object] | None:
     """Run the module with the opposite result of each condition that depends on data, such as `if x.max() > 1`.
 
-    Return the functions that ran, or None if the module's code raises an error. The conditions only check the data if
-    the result is None, or if the same functions ran as in the normal run.
+    Return the functions that ran, or None if the module's code raises an error. If the result is None, or if the same
+    functions ran as in the normal run, the conditions check the data and do not choose functions.
 
     Args:
         recorder: The recorder.

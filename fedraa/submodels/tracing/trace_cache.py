@@ -305,7 +305,7 @@ def _read_entry(path: Path, module: nn.Module) -> Traced | None:
 
 
 def _parse_place(item: Any) -> Any:
-    """Convert an entry of the JSON file into a place in the code and the sizes (Resize) in the calls at this place."""
+    """Convert an entry of the cache file into the place of a call in the code, and the sizes (Resize) in the call."""
     steps, (dim, outs, numbers, mixed) = item
     place = tuple((str(name), at) for name, at in steps)
     known = tuple(SizeFormula(fixed, tuple(map(tuple, times))) for fixed, times in numbers)

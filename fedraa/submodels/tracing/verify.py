@@ -26,8 +26,8 @@ from fedraa.submodels.tracing.modes import FunctionNames, SilentUnits, WithoutDr
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
-# An output that is this many times larger than the smallest is a value of a mask, such as -1e9. The tolerance ignores
-# it.
+# The tolerance ignores values of a mask, such as -1e9. An output counts as such a value if its absolute value is more
+# than this multiple of the smallest absolute value.
 MASK_RATIO = 1e5
 # An output below this multiple of the rounding error of the largest output may be a rounded zero.
 ROUNDING_RATIO = 1e3
@@ -38,9 +38,9 @@ NARROW_WIDTH = 3
 class CutChecker:
     """A test of the width groups of one module.
 
-    The test compares a submodel with the full module. Both have random parameters, in float64 if possible. For a
-    `large` module, the test compares two narrow submodels instead. It also checks that submodels and the full module
-    run the same functions.
+    The test compares a submodel with the full module. Both have random parameters, in float64 if possible. If the
+    module is `large`, the test compares two narrow submodels with each other. It also checks that submodels and the
+    full module run the same functions.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class CutChecker:
             ran: Names of the functions that ran in the full module, in evaluation and in training mode. Empty if they
                 are unknown.
             large: True to compare only narrow submodels with each other.
-            fills: True to run an expert of a mixture of experts on row 0 if the input assigns it no row.
+            fills: In a mixture of experts, True runs an expert on row 0 if the input gives it no row.
             zeros: True if the code creates tensors of zeros with the width of a group.
             tries: Number of tests, each with other units and parameters.
         """
@@ -123,7 +123,7 @@ class CutChecker:
         """
         if not groups:
             return None
-        # The caches of `traced` must stay empty. The copy has its own.
+        # The test fills the caches of this copy. The caches of the original must stay empty.
         traced = dataclasses.replace(traced)
         for number in range(self._tries):
             failure = self._find_failure_once(traced, groups, number)
@@ -303,8 +303,8 @@ def _as_floats(x: Tensor) -> Tensor:
 def _find_scales(expected: Tensor) -> Tensor:
     """Return, for each position of an output, the size to which the tolerance is relative.
 
-    All positions have the same size: the largest absolute value in the output, without values of a mask (such as -1e9).
-    Only a position with values of a mask has another size: its own largest absolute value over all samples.
+    For most positions, the size is the largest absolute value in the output, without values of a mask (such as -1e9).
+    For a position with values of a mask, the size is the largest absolute value at this position over all samples.
     """
     sizes = torch.where(expected.isfinite(), expected.abs(), 0.0)
     if not sizes.numel():

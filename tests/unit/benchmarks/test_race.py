@@ -21,7 +21,7 @@ from benchmarks.studies.race.measures import Measured, cost_to_accuracy
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import GREY, choose_colours
 from benchmarks.studies.race.record import read_record, write_record
-from benchmarks.studies.race.runs import Race
+from benchmarks.studies.race.runs import LONG_RUN_SEEDS, Race
 from benchmarks.studies.race.settings import FLEETS, QUICK, SETTINGS, Setting
 from benchmarks.studies.race.table import (
     describe_findings,
@@ -233,6 +233,11 @@ def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypa
     for lasts, time in (((1.8, 2.2), 10.0), ((1.8, math.inf), None), ((1.8,), None)):
         monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: both(ROUNDS, *lasts))
         assert race.long_time() == time
+    more_seeds = replace(race, seeds=(*range(LONG_RUN_SEEDS), 5, 6))
+    first = [1.0, 1.5, 2.0, 2.5, 1.0]
+    for lasts in (first, [*first, 2.4, math.inf]):
+        monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: both(ROUNDS, *lasts))
+        assert more_seeds.long_time() == 8.0
 
 
 def test_what_is_not_there_or_named_twice_is_one_sentence(tmp_path: Path) -> None:
@@ -432,6 +437,14 @@ def test_overview_shows_bounds_and_losses(
     assert cells[3].startswith(ratio)
     assert cells[5] == faster
     assert (f"- {A.title}: ist" in format_overview(tmp_path)) == (faster == "ist")
+
+
+def test_overview_chooses_the_best_other_method_by_the_seeds_of_all(tmp_path: Path) -> None:
+    """IST is the best with the seeds 0 and 1, and misses the target with its third seed, which ACE does not have."""
+    others = [*both("ist", 1.0, 1.0, math.inf), *both("ace", 1.5, 1.5)]
+    cells = overview_cells(tmp_path, [*both(OURS, 0.5, 0.5, 0.5, part="untuned"), *others])
+    assert cells[1] == "2 of 3 ist"
+    assert cells[3].startswith(f"> {math.exp((2 * math.log(2) + math.log(5)) / 3):.2f}")
 
 
 def test_overview_has_the_accuracies_of_long_runs(tmp_path: Path) -> None:
