@@ -265,10 +265,10 @@ class History:
 
 def method_name(config: Mapping[str, Any]) -> str:
     """Return the name of a run's method, from the content of config.json."""
-    return name_method(config["experiment"]["method"])
+    return title_of_method(config["experiment"]["method"])
 
 
-def name_method(method: object) -> str:
+def title_of_method(method: object) -> str:
     """Return the name of a method that an experiment has as a text, an object, or a mapping from config.json."""
     if isinstance(method, Mapping):
         return str(method["name"])
