@@ -171,7 +171,7 @@ def format_row(
         f"**{claim.paper}**: {claim.says}",
         f"{claim.place}: {claim.figures}",
         "; ".join(settings) or "–",
-        describe_comparisons(comparisons) or "–",
+        f"{claim.metric}: {describe_comparisons(comparisons)}" if comparisons else "–",
         describe_verdict(claim, comparisons),
         "–" if p is None else f"{p:.2g}",
         ", ".join(f"`{command}`" for command in commands),

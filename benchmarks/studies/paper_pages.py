@@ -41,9 +41,9 @@ START = Path(__file__).with_name("claims_start.md")
 TABLE_2 = Path(__file__).with_name("table_2.md")
 HEAD = (
     "paper and claim",
-    "the paper's figure",
+    "the paper's numbers",
     "our setting",
-    "our figure, 95 % interval",
+    "our numbers, 95 % interval",
     "verdict",
     "p, Holm",
     "decided by",
@@ -129,7 +129,8 @@ def format_paper(
         paper.proposes,
         _describe_code(paper),
         "## What holds",
-        f"{count_verdicts(judged)} [Claims of the papers](../research/claims.md) explains the verdicts.",
+        f"{count_verdicts(judged)} [Claims of the papers](../research/claims.md) explains the verdicts, and the sizes "
+        "quick, standard and paper.",
         _list_by_verdict(judged),
         f"![The claims of {paper.name}: our advantages with 95 % intervals, and the paper's]({paper.file_name}.svg)",
         "Several comparisons may test a claim. The plot shows the one that supports it least. Values to the right of "
@@ -177,12 +178,23 @@ def _describe_command(paper: PaperPage, judged: Sequence[Judged], results: Mappi
     """Return the command of the study `paper.study`, the study's run time, and the results of its comparisons."""
     result = next(one for one in results[paper.study] if one.size == "quick")
     lines = [f"```sh\n{result.command}\n```", ""]
+    if "--data-dir" in result.command:
+        lines += ["DATA is [the folder of the data sets](../research/claims.md#data-of-the-studies).", ""]
     if result.minutes is not None:
-        lines += [f"These runs took {result.minutes:g} minutes on one core. They decide:", ""]
+        lines += [
+            f"These runs took {result.minutes:g} minutes on one core. The command prints a table, and writes it to "
+            f"`runs/studies/{paper.study}-quick`. These numbers of the table belong to the claims:",
+            "",
+        ]
     for one in judged:
         if one.claim.study == paper.study:
-            found = "; ".join(gained.text for gained in one.comparisons if gained.where.startswith("quick"))
-            lines.append(f"- {one.claim.says}: {found}")
+            quick = [gained for gained in one.comparisons if gained.where.startswith("quick")]
+            found = "; ".join(f"{gained.where}: {gained.text}" for gained in quick)
+            lines.append(f"- {one.claim.says} ({one.claim.metric}): {found}")
+    lines += [
+        "",
+        "[Your own verdicts](../research/claims.md#your-own-verdicts) says how to compute verdicts from your runs.",
+    ]
     return "\n".join(lines)
 
 

@@ -11,8 +11,8 @@ from fedraa.reading import open_regular_file
 CHUNK_BYTES = 1 << 18
 # The maximum length of a line in bytes.
 MAX_LINE_BYTES = 1 << 26
-# The reader keeps the last bytes that it read, this number of them. If the file still has these bytes in the same place,
-# the file only became longer.
+# The reader keeps this number of the last bytes that it read. If the file still has these bytes in the same place, the
+# file only became longer.
 COMPARED_BYTES = 256
 
 

@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Progress, RunStart
+from fedraa.rundir.history import title_of_method
 from fedraa.waiting import Waiting
 
 # In a terminal of at least this width, in characters, the bar is long.
@@ -56,7 +57,7 @@ class ProgressBar(Callback):
         self.on_close()
         self._since = None
         console = Console()
-        name = f"{self.place} {run.experiment.method}".strip()
+        name = f"{self.place} {title_of_method(run.experiment.method)}".strip()
         if console.is_jupyter:
             self._shown = _Notebook(name)
         elif console.is_terminal:

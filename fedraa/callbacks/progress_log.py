@@ -12,8 +12,8 @@ from shlex import quote
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, Progress, RunStart
-from fedraa.components.text import text_of
 from fedraa.rundir.file_names import EVALS
+from fedraa.rundir.history import title_of_method
 from fedraa.waiting import Heartbeat, printed_log
 
 
@@ -59,7 +59,7 @@ class ProgressLog(Callback):
         if is_first:
             begins = "resumes" if run.resumed else "runs"
             dataset = run.experiment.dataset
-            self._log_line(f"{text_of(run.experiment.method)} {begins} on {dataset} | writes {run.directory}")
+            self._log_line(f"{title_of_method(run.experiment.method)} {begins} on {dataset} | writes {run.directory}")
 
     def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> None:
         if step <= self._logged_step:

@@ -14,7 +14,7 @@ from fedraa.callbacks.progress_log import next_commands
 from fedraa.cli.console import print_line, print_table
 from fedraa.numbers import format_count, format_quantity
 from fedraa.rundir.failures import describe_clients
-from fedraa.rundir.history import History
+from fedraa.rundir.history import History, method_name
 from fedraa.rundir.status import Status
 from fedraa.waiting import is_shown
 
@@ -119,7 +119,9 @@ def closing_table(history: History) -> None:
     if total["time_to_target"] is not None:
         goal = experiment.get("target") or f"accuracy {experiment['target_accuracy']}"
         rows["time to target"] = f"{total['time_to_target']:.4g} ({goal})"
-    table = Table(title=f"{experiment['method']} on {experiment['dataset']}", show_header=False, box=box.SIMPLE_HEAD)
+    table = Table(
+        title=f"{method_name(history.config)} on {experiment['dataset']}", show_header=False, box=box.SIMPLE_HEAD
+    )
     for name, value in rows.items():
         table.add_row(name, escape(str(value)))
     print_table(table)

@@ -6,7 +6,7 @@ with a separate count of steps for each coordinate.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import ClassVar, Literal
@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 
 from fedraa.client.kept_buffer import KeptBuffer
+from fedraa.components.calls import convert_errors, refuse_returned
 from fedraa.components.registry import ComponentRegistry
+from fedraa.components.text import is_built_in
+from fedraa.errors import InputError
 from fedraa.messages import KEPT_PREFIX
 from fedraa.numbers import Decay, NotNegative, Positive, UpToOne
 
@@ -248,6 +251,7 @@ class OptimizerSteps:
         sizes: Sequence[int],
     ) -> None:
         self._optimizer = optimizer
+        self._is_built_in = is_built_in(optimizer)
         self._momentum = momentum
         self._weight_decay = weight_decay
         self._shape = weights.shape
@@ -268,14 +272,30 @@ class OptimizerSteps:
             piece: The chunk as a slice of the buffer; `...` for the whole buffer.
             lr: Learning rate of this step.
         """
-        self._optimizer.descend(
-            weights,
-            gradient,
-            {name: _cut_buffer(buffer, piece) for name, buffer in self._state.items()},
-            lr=lr,
-            momentum=self._momentum,
-            weight_decay=self._weight_decay,
+        state = {name: _cut_buffer(buffer, piece) for name, buffer in self._state.items()}
+        values = {"lr": lr, "momentum": self._momentum, "weight_decay": self._weight_decay}
+        if self._is_built_in:
+            self._optimizer.descend(weights, gradient, state, **values)
+        else:
+            self._descend_custom(weights, gradient, state, values)
+
+    def _descend_custom(
+        self, weights: Tensor, gradient: Tensor, state: dict[str, Tensor], values: Mapping[str, float]
+    ) -> None:
+        """Take a step of a custom optimizer. Raise InputError if it fails or makes new tensors."""
+        before = dict(state)
+        # A custom `descend` may return a value by mistake.
+        descend: Callable[..., object] = self._optimizer.descend
+        with convert_errors("local_optimizer", self._optimizer):
+            returned = descend(weights, gradient, state, **values)
+        refuse_returned(
+            "local_optimizer", self._optimizer, "descend", returned=returned, argument=weights, name="weights"
         )
+        replaced = [buffer for buffer in state if state[buffer] is not before.get(buffer)]
+        if replaced:
+            problem = f"{type(self._optimizer).__qualname__}.descend put a new tensor into state[{replaced[0]!r}]"
+            hint = "name all buffers in `buffers`, and change them in place, as `mul_` and `add_` do"
+            raise InputError("local_optimizer", problem, hint=hint)
 
     def state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
         """Return the state that a client keeps, by the names of the buffers in an update.

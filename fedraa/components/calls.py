@@ -26,6 +26,23 @@ def convert_errors(where: str, part: object) -> Iterator[None]:
         raise known or InputError(where, problem, hint=f"correct {name}") from error
 
 
+def refuse_returned(where: str, part: object, method: str, *, returned: object, argument: object, name: str) -> None:
+    """Raise InputError if a method returned a new array instead of changing its argument in place.
+
+    Args:
+        where: The field of the error, such as `server_optimizer`.
+        part: The component.
+        method: The name of the component's method.
+        returned: The result of the method.
+        argument: The array that the method must change.
+        name: The name of this array.
+    """
+    if returned is None or returned is argument:
+        return
+    problem = f"{type(part).__qualname__}.{method} returned a {type(returned).__name__}, which is not used"
+    raise InputError(where, problem, hint=f"change {name} in place, and return nothing")
+
+
 def to_structured_error(error: BaseException) -> StructuredError | None:
     """Return an exception as a structured error; None if it has no field.
 

@@ -267,7 +267,11 @@ class History:
 
 def method_name(config: Mapping[str, Any]) -> str:
     """Return the name of a run's method, from the content of config.json."""
-    method = config["experiment"]["method"]
+    return title_of_method(config["experiment"]["method"])
+
+
+def title_of_method(method: object) -> str:
+    """Return the name of a method that an experiment has as a text, an object, or a mapping from config.json."""
     if isinstance(method, Mapping):
-        method = method["name"]
+        return str(method["name"])
     return str(method)

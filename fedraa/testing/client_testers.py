@@ -22,6 +22,7 @@ from fedraa.submodels.tracing.trace import trace_module
 from fedraa.testing.tester import CLIENTS, COVERED, SIZE, Tester, draw_numbers, make_rng
 
 PIECES = "same bits in pieces"
+MOVES = "changes the weights"
 SHARDS = 10
 
 
@@ -123,6 +124,7 @@ class LocalOptimizerTester(Tester):
     """
 
     pieces: ClassVar[bool] = True
+    further: Sequence[str] = (MOVES,)
 
     def step(self, k: int) -> object:
         # The size must be a multiple of 64, the size of the pieces below.
@@ -132,6 +134,10 @@ class LocalOptimizerTester(Tester):
         gradients = [torch.from_numpy(draw_numbers(2 * size, 2, k, n).reshape(2, size)) * mask for n in range(3)]
         with self.watch_arguments({}):
             trained = self._descend(weights, gradients, [...])
+        if torch.equal(trained, weights):
+            self.broken.setdefault(
+                MOVES, "does not change the weights; change them in place, as weights.sub_(...) does"
+            )
         if not torch.equal(trained[~mask], weights[~mask]):
             self.broken.setdefault(
                 COVERED, "moves masked coordinates, whose weight, state and gradient are 0; leave them unchanged"

@@ -238,7 +238,7 @@ _LIST = (
     ),
     Kind("submodel", SubmodelPolicy, SUBMODEL, client_testers.PolicyTester, "full", _policy_fields),
     Kind(
-        "local-term",
+        "gradient-transform",
         GradientTransform,
         GRADIENT_TRANSFORM,
         client_testers.TermTester,

@@ -161,6 +161,13 @@ def test_lines_that_begin_with_a_number_sign_are_headings(page: str) -> None:
     assert re.findall(r"^#+[^# \n].*", text, re.MULTILINE) == []
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_every_row_belongs_to_a_table_with_a_heading(page: str) -> None:
+    text = re.sub(r"^```.*?^```", "", (DOCS / page).read_text(), flags=re.MULTILINE | re.DOTALL)
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert [table for table in tables if not re.match(r".*\n[|: -]+\n", table)] == []
+
+
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{page}" for page in PAGES)])
 def test_pictures_and_files_that_a_page_names_exist(page: str) -> None:
     text = (ROOT / page).read_text()

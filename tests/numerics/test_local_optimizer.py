@@ -7,13 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from refusals import refuses
 from tiny import EPOCHS, LR, Stepped, close, minibatches, spec
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+import fedraa as fl
 from fedraa.client import LocalTraining, Trainer
 from fedraa.client.batched_trainer import BatchedTrainer
-from fedraa.client.local_optimizer import LocalOptimizer
+from fedraa.client.local_optimizer import LocalOptimizer, OptimizerSteps
 from fedraa.client.trainer import Work
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
@@ -300,6 +302,81 @@ def test_custom_optimizer_trains() -> None:
     stepped.round()
     moved = np.abs(stepped.server.params - run.params)
     np.testing.assert_allclose(moved[moved > 0], LR, rtol=1e-5)
+
+
+class ReturnsWeights(LocalOptimizer):
+    """An optimizer that returns new weights by mistake."""
+
+    def descend(self, weights: Any, gradient: Any, state: Any, **values: float) -> Any:
+        return weights - values["lr"] * gradient
+
+
+class ReplacesBuffer(LocalOptimizer):
+    """An optimizer that puts a new tensor into its state by mistake."""
+
+    def buffers(self, momentum: float) -> tuple[str, ...]:
+        return ("velocity",)
+
+    def descend(self, weights: Any, gradient: Any, state: Any, **values: float) -> None:
+        state["velocity"] = 0.9 * state["velocity"] + gradient
+        weights.sub_(state["velocity"], alpha=values["lr"])
+
+
+class ReadsMissingBuffer(LocalOptimizer):
+    """An optimizer with a buffer that it does not declare."""
+
+    def descend(self, weights: Any, gradient: Any, state: Any, **values: float) -> None:
+        weights.sub_(state["velocity"], alpha=values["lr"])
+
+
+class ReturnsGradient(fl.GradientTransform):
+    """A gradient transform that returns a new gradient by mistake."""
+
+    def apply(self, grad: Any, context: Any) -> Any:
+        return grad + context.weights
+
+
+class ReturnsParams(fl.ServerOptimizer):
+    """A server optimizer that returns new parameters by mistake."""
+
+    def step(self, params: Any, delta: Any, moved: Any) -> Any:
+        return params + delta
+
+
+class ReplacesWeights(fl.LocalAlgorithm):
+    """A local algorithm that puts a new tensor into the task by mistake."""
+
+    def train(self, run: Any) -> None:
+        super().train(run)
+        run.weights = run.weights * 2
+
+
+REPLACES_WEIGHTS = fl.Method(
+    name="replaces-weights", local=replace(fl.method("fedavg").local, algorithm=ReplacesWeights())
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "method", "fields"),
+    [
+        ("gradient_transforms", "fedavg", {"gradient_transforms": [ReturnsGradient()]}),
+        ("server_optimizer", "fedavg", {"server_optimizer": ReturnsParams()}),
+        ("method.local.algorithm", REPLACES_WEIGHTS, {}),
+    ],
+)
+def test_custom_component_that_makes_a_new_array_is_refused(field: str, method: Any, fields: Mapping[str, Any]) -> None:
+    stepped = Stepped(spec(method, clients=1, local_steps=1, local_epochs=None, **fields))
+    with refuses(field):
+        stepped.round()
+
+
+@pytest.mark.parametrize("kind", [ReturnsWeights, ReplacesBuffer, ReadsMissingBuffer])
+def test_wrong_custom_step_is_refused(kind: type[LocalOptimizer]) -> None:
+    weights = torch.ones(3)
+    steps = OptimizerSteps(kind(), weights, {}, momentum=0.0, weight_decay=0.0, sizes=[3])
+    steps.begin_step()
+    with refuses("local_optimizer"):
+        steps.descend(weights, torch.ones(3), ..., 0.1)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ class Scale:
         if dataset == "digits":
             return Experiment(dataset=dataset, **fields)
         if self.data_dir is None:
-            raise InputError("data_dir", f"this study needs {dataset}", hint="give the folder that it is in")
+            hint = "give the folder that it is in; docs/research/claims.md lists its files"
+            raise InputError("data_dir", f"this study needs {dataset}", hint=hint)
         if dataset == "cifar10-subset":
             return Experiment(dataset=str(self.data_dir / f"{dataset}.npz"), **fields)
         return Experiment(dataset=dataset, data_dir=self.data_dir, **fields)

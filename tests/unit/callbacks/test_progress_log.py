@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import fedraa as fl
 from fedraa import waiting
 from fedraa.callbacks import Limits, Progress, ProgressBar, ProgressLog, RunStart
 from fedraa.callbacks import progress_log as progress_log_module
+from fedraa.cli.display import closing_table
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 
@@ -48,6 +50,19 @@ def test_run_logs_every_evaluation_and_the_next_commands(tmp_path: Path, caplog:
     for command in ("report", "replay"):
         assert f"fedraa {command} {tmp_path / 'run'}" in last
     assert f"fedraa board {tmp_path};" in last
+
+
+def test_method_object_is_shown_by_its_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = replace(fl.method("fedavg"), name="mine")
+    with caplog.at_level(logging.INFO, "fedraa"):
+        history = fl.run(**FIELDS | {"method": method}, out=tmp_path / "run")
+        fl.resume(history.directory, rounds=4)
+    starts = [re.search(r"\] (\S+) (runs|resumes) on digits", line) for line in caplog.messages]
+    assert [match.groups() for match in starts if match] == [("mine", "runs"), ("mine", "resumes")]
+    closing_table(history)
+    assert capsys.readouterr().out.strip().startswith("mine on digits")
 
 
 def test_quiet_run_logs_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -39,7 +39,7 @@ BUILT_IN = [
         for each in kind.registry.names()
         if each not in OF_DATA
     ),
-    *(("local-term", term) for term in (Proximal(0.1), Clipping(1.0), WeightDecay(0.01))),
+    *(("gradient-transform", term) for term in (Proximal(0.1), Clipping(1.0), WeightDecay(0.01))),
     ("metric", is_correct),
 ]
 

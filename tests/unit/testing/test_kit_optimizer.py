@@ -7,7 +7,7 @@ from promises import only
 
 import fedraa as fl
 from fedraa.testing import kit
-from fedraa.testing.client_testers import PIECES
+from fedraa.testing.client_testers import MOVES, PIECES
 from fedraa.testing.tester import COVERED
 
 
@@ -30,6 +30,13 @@ class MovesAll(fl.LocalOptimizer):
         weights.sub_(gradient + 1e-3, alpha=lr)
 
 
+class RebindsWeights(fl.LocalOptimizer):
+    def descend(
+        self, weights: Any, gradient: Any, state: Any, *, lr: float, momentum: float, weight_decay: float
+    ) -> None:
+        weights = weights - lr * gradient
+
+
 class SignStep(fl.LocalOptimizer):
     def descend(
         self, weights: Any, gradient: Any, state: Any, *, lr: float, momentum: float, weight_decay: float
@@ -43,6 +50,10 @@ def test_step_that_depends_on_other_coordinates_breaks_a_promise() -> None:
 
 def test_step_on_masked_coordinates_breaks_a_promise() -> None:
     only(MovesAll(), COVERED, "MovesAll ")
+
+
+def test_step_that_changes_no_weights_breaks_a_promise() -> None:
+    only(RebindsWeights(), MOVES, "RebindsWeights ")
 
 
 def test_step_by_coordinate_keeps_the_promises() -> None:
