@@ -30,7 +30,7 @@ def test_defaults_are_the_first_run_that_anyone_can_do() -> None:
         ("seed", 2**31, " below 2147483648"),
         ("clock", "sundial", "'virtual' or 'wall'"),
         ("max_update_norm", "x", "number or 'auto'"),
-        ("local_steps", 0, "from 1, or auto"),
+        ("local_steps", 0, "at least 1, or auto"),
         ("address", "nowhere", "auto, HOST:PORT or ray://HOST:PORT"),
         ("links", 3, "a path"),
     ],
