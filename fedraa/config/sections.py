@@ -15,7 +15,6 @@ from fedraa.config.section import Component, Override, Section
 from fedraa.errors import InputError
 from fedraa.numbers import AtLeastOne, Count, Decay, NotNegative, Positive, Share, UpToOne
 
-TARGET = re.compile(r"[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 DEFAULT_CLIENTS = 10
 DEFAULT_ATTACKERS = 0.2
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
@@ -270,15 +269,6 @@ class StopOptions(Section):
     """End when the test accuracy reaches this value, or after 1000 rounds without another limit (default: none)."""
     target: str | None = None
     """End when a metric reaches a value, as METRIC:VALUE, such as perplexity:8 or r2:0.5 (default: none)."""
-
-    @field_validator("target")
-    @classmethod
-    def _check_target_text(cls, value: str | None) -> str | None:
-        """Raise InputError for a text that is not METRIC:VALUE. A user may have named the column to predict."""
-        if value is not None and not TARGET.fullmatch(value):
-            hint = "for the column to predict of a table, give --dataset \"csv('FILE', target='COLUMN')\""
-            raise InputError("target", got=value, expected="METRIC:VALUE, such as r2:0.5", hint=hint)
-        return value
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:

@@ -1,5 +1,6 @@
 """The metrics of a run, the main metric, and whether higher or lower values of a metric are better."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -7,6 +8,8 @@ from typing import Any, Literal
 from fedraa.errors import InputError
 
 Direction = Literal["max", "min"]
+# The form METRIC:VALUE of a target.
+TARGET = re.compile(r"[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 CLIENTS: tuple[str, ...] = ("client_mean", "client_std", "client_worst")
 PERSONAL = ("personal_mean", "personal_std", "personal_worst")
 
@@ -85,8 +88,12 @@ def make_target(text: str, metric_spec: MetricSpec) -> Target:
     """Return the target that `METRIC:VALUE` describes.
 
     Raises:
-        InputError: The run does not have the metric.
+        InputError: The text has another form, or the run does not have the metric.
     """
+    if not TARGET.fullmatch(text):
+        # A user may have named the column to predict.
+        hint = "for the column to predict of a table, give --dataset \"csv('FILE', target='COLUMN')\""
+        raise InputError("target", got=text, expected="METRIC:VALUE, such as r2:0.5", hint=hint)
     name, _, value = text.rpartition(":")
     if name not in metric_spec.columns:
         raise InputError("target", got=text, expected=f"a metric of this run: {', '.join(metric_spec.columns)}")

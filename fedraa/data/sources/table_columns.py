@@ -396,6 +396,5 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
             field,
             f"it has {count} different numbers in {rows} rows",
             expected="classes that each occur in several rows",
-            hint="to predict the number itself, use --objective regression (objective='regression'); if the numbers "
-            "are classes, write them as words, such as c17",
+            hint="to predict numbers, use --objective regression; if they are classes, write words, such as c17",
         )
