@@ -18,7 +18,8 @@ MAX_FACTOR = 1e4
 RISE = 0.1
 # A client is recent if it sent one of the last RECENT * N updates. N is the number of clients that train at a time.
 RECENT = 5
-# After the rate has fallen once, its logarithm grows by at most this amount per N updates (N clients train at a time).
+# After the k-th fall of the rate, its logarithm grows by at most CAUTIOUS_GROWTH / k per N updates (N clients train at a
+# time). So the rate stays near a value at which it does not fall, and a long run ends with a stable model.
 CAUTIOUS_GROWTH = 0.1
 
 
@@ -71,8 +72,8 @@ class AdaptiveFactor(Stateful):
 
     If clients have different labels, the cosine may be high although the model does not improve. The losses then limit
     the rate. A loss has risen if it exceeds the client's lowest loss by a tenth of its first loss (`RISE`). Only losses
-    since the last fall of the rate count. A client is recent if it sent one of the last 5 N updates (`RECENT`). After
-    the first fall the rate grows more slowly (`CAUTIOUS_GROWTH`).
+    since the last fall of the rate count. A client is recent if it sent one of the last 5 N updates (`RECENT`). With
+    each fall the rate grows more slowly (`CAUTIOUS_GROWTH`).
 
     Args:
         target: The cosine at which the rate stays constant.
@@ -93,7 +94,7 @@ class AdaptiveFactor(Stateful):
         "_lowest",
         "_best_loss",
         "_best_log_factor",
-        "_has_fallen",
+        "_falls",
     )
 
     def __init__(self, target: float, at_work: int, clients: int) -> None:
@@ -120,7 +121,7 @@ class AdaptiveFactor(Stateful):
         # The lowest median of the relative losses so far, and the logarithm of the factor at that time.
         self._best_loss = math.inf
         self._best_log_factor = 0.0
-        self._has_fallen = False
+        self._falls = 0
 
     @property
     def value(self) -> float:
@@ -133,7 +134,7 @@ class AdaptiveFactor(Stateful):
         self._cosines.add(cosine)
         self._record_loss(client, loss)
         if self._updates_risen > self._at_work / 2 and self._clients_risen > len(self._recent) / 2:
-            self._has_fallen = True
+            self._falls += 1
             self._rises.clear()
             self._recent = {other: [number, 0] for other, (number, _) in self._recent.items()}
             self._updates_risen = self._clients_risen = 0
@@ -141,8 +142,8 @@ class AdaptiveFactor(Stateful):
             self._log_factor = min(self._log_factor, self._best_log_factor) - math.log(2)
             return
         change = self._cosines.value - self._target
-        if self._has_fallen:
-            change = min(change, CAUTIOUS_GROWTH)
+        if self._falls:
+            change = min(change, CAUTIOUS_GROWTH / self._falls)
         limit = math.log(MAX_FACTOR)
         self._log_factor = min(limit, max(-limit, self._log_factor + change / self._at_work))
 

@@ -116,6 +116,12 @@ def test_the_factor_falls_if_most_losses_have_risen() -> None:
     receive(0, 2.0)
     receive(1, 2.0)
     assert np.diff(logs[-3:]) == pytest.approx([0.1 / 2, 0.1 / 2])
+    # After the second fall it grows at half of this speed.
+    receive(0, 2.2)
+    receive(1, 2.2)
+    assert logs[-1] == pytest.approx(logs[-2] - math.log(2))
+    receive(0, 2.0)
+    assert logs[-1] == pytest.approx(logs[-2] + 0.05 / 2)
 
 
 def test_the_factor_does_not_fall_if_only_one_fast_client_has_risen_losses() -> None:
