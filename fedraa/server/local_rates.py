@@ -18,8 +18,8 @@ MAX_FACTOR = 1e4
 RISE = 0.1
 # A client is recent if it sent one of the last RECENT * N updates. N is the number of clients that train at a time.
 RECENT = 5
-# After the k-th fall of the rate, its logarithm grows by at most CAUTIOUS_GROWTH / k per N updates (N clients train at a
-# time). So the rate stays near a value at which it does not fall, and a long run ends with a stable model.
+# After the k-th fall of the rate, its logarithm grows by at most CAUTIOUS_GROWTH / k per N updates. So the rate stays
+# near a value at which it does not fall, and a long run ends with a stable model.
 CAUTIOUS_GROWTH = 0.1
 
 
