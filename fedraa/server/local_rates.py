@@ -18,8 +18,8 @@ MAX_FACTOR = 1e4
 RISE = 0.1
 # A client is recent if it sent one of the last RECENT * N updates. N is the number of clients that train at a time.
 RECENT = 5
-# After the k-th fall of the rate, its logarithm grows by at most CAUTIOUS_GROWTH / k per N updates. So the rate stays
-# near a value at which it does not fall, and a long run ends with a stable model.
+# After the k-th fall of the rate without a new lowest loss, its logarithm grows by at most CAUTIOUS_GROWTH / k per N
+# updates. So the rate stays near a value at which it does not fall, and a long run ends with a stable model.
 CAUTIOUS_GROWTH = 0.1
 
 
@@ -73,7 +73,7 @@ class AdaptiveFactor(Stateful):
     If clients have different labels, the cosine may be high although the model does not improve. The losses then limit
     the rate. A loss has risen if it exceeds the client's lowest loss by a tenth of its first loss (`RISE`). Only losses
     since the last fall of the rate count. A client is recent if it sent one of the last 5 N updates (`RECENT`). With
-    each fall the rate grows more slowly (`CAUTIOUS_GROWTH`).
+    each fall the rate grows more slowly, until the median loss is lower than ever before (`CAUTIOUS_GROWTH`).
 
     Args:
         target: The cosine at which the rate stays constant.
@@ -121,6 +121,7 @@ class AdaptiveFactor(Stateful):
         # The lowest median of the relative losses so far, and the logarithm of the factor at that time.
         self._best_loss = math.inf
         self._best_log_factor = 0.0
+        # The number of falls since the losses were lowest; at least 1 after the first fall.
         self._falls = 0
 
     @property
@@ -164,6 +165,8 @@ class AdaptiveFactor(Stateful):
         if current < self._best_loss:
             self._best_loss = current
             self._best_log_factor = self._log_factor
+            # The model has improved since the earlier falls, so they no longer slow down the growth of the rate.
+            self._falls = min(self._falls, 1)
 
     def _record_rise(self, client: int, has_risen: int) -> None:
         """Record whether the loss of a client's last update has risen, and forget clients that are not recent."""

@@ -122,6 +122,10 @@ def test_the_factor_falls_if_most_losses_have_risen() -> None:
     assert logs[-1] == pytest.approx(logs[-2] - math.log(2))
     receive(0, 2.0)
     assert logs[-1] == pytest.approx(logs[-2] + 0.05 / 2)
+    # A new lowest median of the losses, and only the last fall counts.
+    receive(0, 0.1)
+    receive(1, 0.1)
+    assert np.diff(logs[-3:]) == pytest.approx([0.05 / 2, 0.1 / 2])
 
 
 def test_the_factor_does_not_fall_if_only_one_fast_client_has_risen_losses() -> None:
