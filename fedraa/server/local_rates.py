@@ -18,6 +18,9 @@ MAX_FACTOR = 1e4
 RISE = 0.1
 # A client is recent if it sent one of the last RECENT * N updates. N is the number of clients that train at a time.
 RECENT = 5
+# After a fall, the rate is at least 1 / LARGEST_FALL of the rate at which the losses were lowest. Near the rate 0, noise
+# would let it fall again and again.
+LARGEST_FALL = 4
 # After the k-th fall of the rate without a new lowest loss, its logarithm grows by at most CAUTIOUS_GROWTH / k per N
 # updates. So the rate stays near a value at which it does not fall, and a long run ends with a stable model.
 CAUTIOUS_GROWTH = 0.1
@@ -64,7 +67,8 @@ class AdaptiveFactor(Stateful):
     After each client update, with the median c of the last N cosines (`HalfwayCosine`):
         factor <- factor * exp((c - target) / N)
     If the losses have risen in most of the last N updates, and for most of the recent clients:
-        factor <- half of the smaller of factor and the factor at which the losses were lowest
+        factor <- half of the smaller of factor and b, but at least b / 4
+    b is the factor at which the losses were lowest.
 
     N is the number of clients that train at the same time. The cosine decreases as the rate grows. So the rule is
     similar to hypergradient descent (Baydin et al. 2018) on the logarithm of the rate. That method compares two
@@ -140,7 +144,8 @@ class AdaptiveFactor(Stateful):
             self._recent = {other: [number, 0] for other, (number, _) in self._recent.items()}
             self._updates_risen = self._clients_risen = 0
             self._lowest[:] = np.nan
-            self._log_factor = min(self._log_factor, self._best_log_factor) - math.log(2)
+            fallen = min(self._log_factor, self._best_log_factor) - math.log(2)
+            self._log_factor = max(fallen, self._best_log_factor - math.log(LARGEST_FALL))
             return
         change = self._cosines.value - self._target
         if self._falls:

@@ -142,6 +142,16 @@ def test_the_factor_does_not_fall_if_only_one_fast_client_has_risen_losses() -> 
     assert factor.value < highest / 2
 
 
+def test_falls_end_at_a_quarter_of_the_factor_with_the_lowest_losses() -> None:
+    factor = AdaptiveFactor(0.0, 1, 1)
+    # With the cosine 0 the factor changes only by falls. Losses were lowest at the factor 1.
+    values = []
+    for loss in (1.0, 1.2, 1.2, 1.4, 1.4, 1.6):
+        factor.receive(0, 0.0, loss)
+        values.append(factor.value)
+    assert values == pytest.approx([1, 0.5, 0.5, 0.25, 0.25, 0.25])
+
+
 def test_the_factor_is_bounded() -> None:
     factor = AdaptiveFactor(0.0, 1, 1)
     for _ in range(100):
