@@ -18,8 +18,8 @@ MAX_FACTOR = 1e4
 RISE = 0.1
 # A client is recent if it sent one of the last RECENT * N updates. N is the number of clients that train at a time.
 RECENT = 5
-# After a fall, the rate is at least 1 / LARGEST_FALL of the rate at which the losses were lowest. Near 0, noise would let
-# it fall again and again.
+# After a fall, the rate is at least 1 / LARGEST_FALL of the rate at which the losses were lowest. Otherwise noise would
+# let a small rate fall again and again.
 LARGEST_FALL = 4
 # After the k-th fall of the rate without a new lowest loss, its logarithm grows by at most CAUTIOUS_GROWTH / k per N
 # updates. So the rate stays near a value at which it does not fall, and a long run ends with a stable model.
