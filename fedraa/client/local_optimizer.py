@@ -6,7 +6,7 @@ with a separate count of steps for each coordinate.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import ClassVar, Literal
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedraa.client.kept_buffer import KeptBuffer
-from fedraa.components.calls import convert_errors, refuse_returned
+from fedraa.components.calls import change_in_place
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import is_built_in
 from fedraa.errors import InputError
@@ -284,12 +284,8 @@ class OptimizerSteps:
     ) -> None:
         """Take a step of a custom optimizer. Raise InputError if it fails or makes new tensors."""
         before = dict(state)
-        # A custom `descend` may return a value by mistake.
-        descend: Callable[..., object] = self._optimizer.descend
-        with convert_errors("local_optimizer", self._optimizer):
-            returned = descend(weights, gradient, state, **values)
-        refuse_returned(
-            "local_optimizer", self._optimizer, "descend", returned=returned, argument=weights, name="weights"
+        change_in_place(
+            "local_optimizer", self._optimizer, "descend", weights, gradient, state, name="weights", **values
         )
         replaced = [buffer for buffer in state if state[buffer] is not before.get(buffer)]
         if replaced:

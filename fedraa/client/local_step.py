@@ -34,7 +34,7 @@ from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OPTIMIZER_PREFIX, Loc
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.logit_calibration import log_prior
 from fedraa.client.lr_schedule import local_factor
-from fedraa.components.calls import convert_errors, refuse_returned
+from fedraa.components.calls import change_in_place, convert_errors
 from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
 from fedraa.messages import Task, Vector
@@ -288,11 +288,7 @@ class LocalStep:
             return
         at = StepContext(self.model.weights[piece], self._anchor[piece], piece)
         for term in self._terms:
-            # A custom `apply` may return a value by mistake.
-            apply: Callable[..., object] = term.apply
-            with convert_errors("gradient_transforms", term):
-                returned = apply(g, at)
-            refuse_returned("gradient_transforms", term, "apply", returned=returned, argument=g, name="grad")
+            change_in_place("gradient_transforms", term, "apply", g, at, name="grad")
             if term.masked:
                 self._apply_mask(g, piece)
 

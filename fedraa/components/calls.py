@@ -26,21 +26,25 @@ def convert_errors(where: str, part: object) -> Iterator[None]:
         raise known or InputError(where, problem, hint=f"correct {name}") from error
 
 
-def refuse_returned(where: str, part: object, method: str, *, returned: object, argument: object, name: str) -> None:
-    """Raise InputError if a method returned a new array instead of changing its argument in place.
+def change_in_place(
+    where: str, part: object, method: str, array: object, *args: object, name: str, **values: object
+) -> None:
+    """Call a method that must change its first argument in place. Raise InputError if it fails or returns a new array.
 
     Args:
         where: The field of the error, such as `server_optimizer`.
         part: The component.
         method: The name of the component's method.
-        returned: The result of the method.
-        argument: The array that the method must change.
-        name: The name of this array.
+        array: The first argument.
+        args: The other arguments.
+        name: The name of the first argument.
+        values: The keyword arguments.
     """
-    if returned is None or returned is argument:
-        return
-    problem = f"{type(part).__qualname__}.{method} returned a {type(returned).__name__}, which is not used"
-    raise InputError(where, problem, hint=f"change {name} in place, and return nothing")
+    with convert_errors(where, part):
+        returned = getattr(part, method)(array, *args, **values)
+    if returned is not None and returned is not array:
+        problem = f"{type(part).__qualname__}.{method} returned a {type(returned).__name__}, which is not used"
+        raise InputError(where, problem, hint=f"change {name} in place, and return nothing")
 
 
 def to_structured_error(error: BaseException) -> StructuredError | None:

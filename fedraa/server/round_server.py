@@ -11,7 +11,7 @@ import torch
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.client.compression import Compressor
-from fedraa.components.calls import convert_errors, refuse_returned
+from fedraa.components.calls import change_in_place, convert_errors
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
 from fedraa.ledger.dispatch import Committed, Dropped
@@ -293,13 +293,7 @@ class RoundServer(Stateful):
     def _move_model(self, totals: RoundTotals) -> None:
         """Move the model by the round's mean delta. Then call `close` of the auxiliary state and the sampler."""
         delta, moved = self._aggregator.finish(totals)
-        # A custom `step` may return a value by mistake.
-        step: Callable[..., object] = self._optimizer.step
-        with convert_errors("server_optimizer", self._optimizer):
-            returned = step(self.params, delta, moved)
-        refuse_returned(
-            "server_optimizer", self._optimizer, "step", returned=returned, argument=self.params, name="params"
-        )
+        change_in_place("server_optimizer", self._optimizer, "step", self.params, delta, moved, name="params")
         refuse_unsound("server_optimizer", self._optimizer, self.params)
         scale = self._lr_steps / max(1, self.ledger.reported)
         for field, follower in zip(("auxiliary", "submodel"), self._followers, strict=True):
