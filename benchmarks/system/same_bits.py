@@ -28,6 +28,8 @@ RENAMED: dict[str, str] = {
 }
 # Keys of summary.json that depend on real time.
 REAL_TIME = {"wall", "shards"}
+# Significant digits of `drift` in the log. Since commit 1cd3c25c, its norms are computed in float32.
+DRIFT_DIGITS = 4
 # Fields of an experiment that have a new name since the base commit: the new name and the old name.
 RENAMED_FIELDS = {"polyak_fraction": "average", "vmap_batch": "stack"}
 SHARED: dict[str, Any] = {"clients": 6, "hidden": (16,), "local_steps": 3, "seed": 7, "engine": "local", "quiet": True}
@@ -35,7 +37,7 @@ UPDATES, ROUNDS = 24, 3
 INTERRUPTED_AT = (1, 2, 3)
 
 Digests = dict[str, str]
-"""SHA-256 of events.jsonl, evals.csv and summary.json without real times, and of the final model."""
+"""SHA-256 of events.jsonl (with a rounded `drift`), evals.csv and summary.json without real times, and of the model."""
 
 
 def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
@@ -125,6 +127,8 @@ def digests_of(directory: Path) -> Digests:
     events = []
     for line in (directory / "events.jsonl").read_text().splitlines():
         event = {RENAMED.get(key, key): value for key, value in json.loads(line).items() if key != "wall"}
+        if "drift" in event:
+            event["drift"] = float(f"{event['drift']:.{DRIFT_DIGITS}g}")
         events.append(json.dumps(event, sort_keys=True))
     rows = [line.split(",") for line in (directory / "evals.csv").read_text().splitlines()]
     wall = rows[0].index("wall")

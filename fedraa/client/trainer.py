@@ -346,7 +346,8 @@ class Trainer:
         )
 
     def _to_tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        tensor = torch.from_numpy(array)
+        return tensor if self._device.type == "cpu" else tensor.to(self._device)
 
     def _make_module(self, widths: tuple[int, ...]) -> nn.Module:
         """Return a module for submodels of this shape, with weights that are not allocated yet."""

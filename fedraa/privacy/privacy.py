@@ -1,6 +1,7 @@
 """The registry and the base class of privacy mechanisms."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.numbers import Positive
-from fedraa.vectors.delta_view import DeltaView
+from fedraa.vectors.chunked import map_chunks, ordered_sum, sum_squares
 
 DELTA_EXPONENT = 1.1
 
@@ -61,8 +62,8 @@ def default_delta(clients: int) -> float:
 
 def measure_norm(delta: np.ndarray) -> float:
     """Return the Euclidean norm of a delta [k], computed in float64."""
-    view = DeltaView(slice(None), delta, norm=True)
-    return float(np.sqrt(view.squared))
+    sums = chain.from_iterable(map_chunks(len(delta), lambda piece: sum_squares(delta[piece])))
+    return float(np.sqrt(ordered_sum(list(sums))))
 
 
 def refuse_missing_library() -> None:

@@ -9,7 +9,14 @@ import numpy.typing as npt
 
 from fedraa.components.calls import convert_errors
 from fedraa.messages import Index, Vector
-from fedraa.vectors.chunked import CHUNK_SIZE, ordered_sum, parallel_map, split_into_chunks, subtract_chunk, sum_squares
+from fedraa.vectors.chunked import (
+    CHUNK_SIZE,
+    ordered_sum,
+    parallel_map,
+    split_into_chunks,
+    subtract_chunk,
+    sum_squares_in_float32,
+)
 from fedraa.vectors.index_ranges import MIN_RANGE_LENGTH, CoordinateSet, IndexRanges, as_ranges, global_slices, index_of
 
 Mask = npt.NDArray[np.bool_]
@@ -24,7 +31,7 @@ class DeltaView:
         new: The trained parameters [k], or the delta if `sent` is None.
         sent: The parameters [k] that the client received.
         mask: True for the coordinates [k] that the client trained. None if it trained all.
-        norm: True to also compute the norm when the delta is first read.
+        norm: True to also compute the norm, in float32, when the delta is first read.
         gather: True if `join(take)` only stores the function `take`. `run_joined` later calls all stored functions with
             each chunk.
     """
@@ -108,7 +115,7 @@ class DeltaView:
                         take(place, delta[part])
             if not measuring:
                 return []
-            return sum_squares(delta)
+            return sum_squares_in_float32(delta)
 
         sums = list(chain.from_iterable(parallel_map(self._trained_chunks, visit_chunk)))
         if measuring:

@@ -12,7 +12,7 @@ from fedraa.methods.asyncfeded import AsyncFedED
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
 from fedraa.server.mixing import blend_weights
 from fedraa.vectors import chunked
-from fedraa.vectors.chunked import CHUNK_SIZE, SUM_BLOCK, add_scaled
+from fedraa.vectors.chunked import CHUNK_SIZE, SUM_BLOCK, add_scaled, ordered_sum, sum_squares_in_float32
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import find_largest
@@ -69,7 +69,9 @@ def test_delta_view_gives_the_delta_and_its_norm(size: int, where: str, mask: st
             counted[place] += 1
         np.testing.assert_array_equal(np.flatnonzero(counted), np.sort(index[trained]))
     assert counted.max() <= 1
-    assert change.squared == float(np.einsum("i,i->", delta, delta, dtype=np.float64))
+    assert change.squared == pytest.approx(np.sum(delta.astype(np.float64) ** 2), rel=1e-5)
+    # The additions have the same order as those for an array with only the trained coordinates.
+    assert change.squared == ordered_sum(sum_squares_in_float32(delta))
     np.testing.assert_array_equal(change.delta, delta)
     np.testing.assert_array_equal(np.arange(len(result) if where != "whole" else size)[change.where], index[trained])
 
