@@ -35,6 +35,7 @@ from fedraa.client.local_training import LocalTraining
 from fedraa.client.logit_calibration import log_prior
 from fedraa.client.lr_schedule import local_factor
 from fedraa.components.calls import change_in_place, convert_errors
+from fedraa.components.text import is_built_in
 from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
 from fedraa.messages import Task, Vector
@@ -266,13 +267,13 @@ class LocalStep:
         The next backward pass overwrites the gradient.
         """
         loss = self._plain_gradient(inputs, labels)
-        self._apply_terms(..., self.model.gradient)
+        self._apply_terms(..., self.model.weights, self.model.gradient)
         return loss.detach(), self.model.gradient
 
     def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Take the step on one chunk of the buffer. Its masked gradient `g` is overwritten."""
-        self._apply_terms(piece, g)
         weights = self.model.weights[piece]
+        self._apply_terms(piece, weights, g)
         if not self._keeps_rest:
             self._optimizer.descend(weights, g, piece, self._rate)
             return
@@ -282,13 +283,17 @@ class LocalStep:
         self._optimizer.descend(weights, self._apply_mask(g, piece), piece, self._rate)
         weights.copy_(torch.where(self._mask[piece] > 0, weights, before))
 
-    def _apply_terms(self, piece: slice | EllipsisType, g: Tensor) -> None:
+    def _apply_terms(self, piece: slice | EllipsisType, weights: Tensor, g: Tensor) -> None:
         """Apply all gradient transforms in place to the masked gradient of one chunk."""
         if not self._terms:
             return
-        at = StepContext(self.model.weights[piece], self._anchor[piece], piece)
+        at = StepContext(weights, self._anchor[piece], piece)
         for term in self._terms:
-            change_in_place("gradient_transforms", term, "apply", g, at, name="grad")
+            if is_built_in(term):
+                # The checks of `change_in_place` would take several microseconds per chunk.
+                term.apply(g, at)
+            else:
+                change_in_place("gradient_transforms", term, "apply", g, at, name="grad")
             if term.masked:
                 self._apply_mask(g, piece)
 
