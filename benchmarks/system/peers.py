@@ -93,7 +93,7 @@ SYSTEMS = {
 # Each workload has the shape of a sample and the fields of Work.
 MNIST = (1, 28, 28)
 CIFAR = (3, 32, 32)
-CNN: dict[str, object] = {"convolutions": (32, 64), "hidden": (128,)}
+CNN: dict[str, object] = {"convolutions": (32, 64), "hidden": (128,), "lr": 0.2}
 WORKLOADS: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
     # The FLUTE paper compares frameworks with this workload.
     "lr-mnist": (MNIST, {"clients": 1000, "cohort": 10, "samples": 60, "batch": 10, "rounds": 100, "hidden": ()}),
@@ -103,21 +103,21 @@ WORKLOADS: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
     # The benchmark of pfl-research on CIFAR-10 has these numbers of clients and samples.
     "cnn-50": (CIFAR, {"clients": 1000, "cohort": 50, "samples": 50, "batch": 10, "rounds": 6, **CNN}),
     # The benchmark of BlazeFL has 100 clients and five epochs.
-    "cnn-100": (CIFAR, {"clients": 100, "cohort": 100, "samples": 50, "batch": 10, "epochs": 5, "rounds": 3, **CNN}),
+    "cnn-100": (CIFAR, {"clients": 100, "cohort": 100, "samples": 20, "batch": 10, "epochs": 5, "rounds": 3, **CNN}),
     "asynchronous": (
         MNIST,
         {
-            **{"clients": 100, "cohort": 100, "samples": 60, "batch": 32, "rounds": 10, "hidden": (200,)},
+            **{"clients": 100, "cohort": 100, "samples": 60, "batch": 32, "rounds": 10, "hidden": (200,), "lr": 0.5},
             "asynchronous": True,
         },
     ),
     "clients-10000": (
         (1, 8, 8),
-        {"clients": 10_000, "cohort": 1000, "samples": 10, "batch": 10, "rounds": 6, "hidden": (32,)},
+        {"clients": 10_000, "cohort": 1000, "samples": 10, "batch": 10, "lr": 0.5, "rounds": 6, "hidden": (32,)},
     ),
     "clients-100000": (
         (1, 8, 8),
-        {"clients": 100_000, "cohort": 1000, "samples": 10, "batch": 10, "rounds": 6, "hidden": (32,)},
+        {"clients": 100_000, "cohort": 1000, "samples": 10, "batch": 10, "lr": 0.5, "rounds": 6, "hidden": (32,)},
     ),
 }
 COLUMNS = (

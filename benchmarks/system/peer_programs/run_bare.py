@@ -4,8 +4,8 @@ Each process trains half of a round's clients. In an asynchronous workload, each
 """
 
 import multiprocessing
+from collections import deque
 from collections.abc import Sequence
-from itertools import cycle
 from multiprocessing.connection import Connection, wait
 
 import numpy as np
@@ -16,7 +16,7 @@ from benchmarks.system.peer_programs.peer_work import Work, now, report
 
 State = dict[str, torch.Tensor]
 PROCESSES = 2
-# FedAsync's weight of an update.
+# FedAsync's weight of an update with staleness 0. The weight decreases with the square root of the staleness + 1.
 WEIGHT = 0.6
 
 
@@ -53,19 +53,32 @@ def train_rounds(work: Work, model: torch.nn.Module, pipes: Sequence[Connection]
 
 
 def train_asynchronously(work: Work, model: torch.nn.Module, pipes: Sequence[Connection]) -> list[float]:
-    """Mix each trained model into the global model at once, as FedAsync does. Return the times of the round ends."""
-    clients = cycle(range(work.clients))
+    """Mix each trained model into the global model at once, as FedAsync does. Return the times of the round ends.
+
+    All clients have a task at any time. A process trains the oldest task.
+    """
     state = {name: value.numpy() for name, value in model.state_dict().items()}
+    tasks = deque((client, 0, state) for client in range(work.clients))
+    versions: dict[Connection, int] = {}
+    clients: dict[Connection, int] = {}
+
+    def send_oldest_task(pipe: Connection) -> None:
+        client, versions[pipe], received = tasks.popleft()
+        pipe.send((received, [client]))
+        clients[pipe] = client
+
     for pipe in pipes:
-        pipe.send((state, [next(clients)]))
+        send_oldest_task(pipe)
     ends = []
-    for number in range(1, work.rounds * work.cohort + 1):
+    for step in range(work.rounds * work.cohort):
         ready = wait(pipes)[0]
         assert isinstance(ready, Connection)
         trained = ready.recv()
-        state = {name: (1 - WEIGHT) * value + WEIGHT * trained[name] for name, value in state.items()}
-        ready.send((state, [next(clients)]))
-        if number % work.cohort == 0:
+        weight = WEIGHT * (1 + step - versions[ready]) ** -0.5
+        state = {name: (1 - weight) * value + weight * trained[name] for name, value in state.items()}
+        tasks.append((clients[ready], step + 1, state))
+        send_oldest_task(ready)
+        if (step + 1) % work.cohort == 0:
             ends.append(now())
     model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
     return ends

@@ -24,6 +24,7 @@ def main() -> None:
     )
     updates = work.rounds * work.cohort
     settings: dict[str, Any] = {"method": "fedasync", "updates": updates, "eval_every": updates}
+    settings |= {"staleness": "polynomial", "prox_mu": 0.0}
     if not work.asynchronous:
         settings = {"method": "fedavg", "rounds": work.rounds, "eval_every": work.rounds}
         settings["participation"] = f"sample:{work.cohort}"
