@@ -218,12 +218,13 @@ class Rules:
         """
         client = decision.client
         sent = self.costs.sent(widths)
+        down_model, up_model = self.costs.moved_bytes(widths)
         crossing = self.costs.activation_bytes(client)
         extra_down, extra_up, _ = self._extra_buffers
         down = 0
         if not decision.resent:
-            down = self.costs.download.bytes(sent // 4) + extra_down * sent + crossing
-        up = self.costs.compressor.bytes(sent // 4) + extra_up * sent + crossing
+            down = down_model + extra_down * sent + crossing
+        up = up_model + extra_up * sent + crossing
         steps = cut_task(end, self.costs, widths, decision, now, (down, up))
         return TaskCosts(
             self.costs.cost(widths, client, down, up, now, steps),
