@@ -142,7 +142,9 @@ class Rules:
     def costs_known(self) -> bool:
         """True if a replay can compute the submodel and the cost of every task."""
         local = self.method["local"]
-        components = (local.get("compressor"), local.get("algorithm"), self._download_compressor)
+        # A custom RoundState may send any number of buffers with a task.
+        auxiliary = self.method["update"].get("auxiliary")
+        components = (local.get("compressor"), local.get("algorithm"), auxiliary, self._download_compressor)
         return (self.scheduled or self.whole) and not any(map(is_foreign, components))
 
     @property
