@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Self
 
 MAX_CHARACTERS = 80
@@ -218,6 +218,8 @@ def short_text(value: object) -> str:
         return _cut_text(repr(str(value)))
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if isinstance(value, ModuleType):
+        return f"the module {value.__name__}"
     if isinstance(value, FunctionType) and value.__name__ == "<lambda>":
         return "a lambda"
     if isinstance(value, FunctionType | BuiltinFunctionType | MethodType):

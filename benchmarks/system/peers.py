@@ -1,5 +1,8 @@
 """Compare fedraa with bare PyTorch, pfl-research, Flower and fluke on the same rounds of FedAvg.
 
+One workload is asynchronous. It has FedAsync, which the other frameworks lack, and a round is as many updates as there
+are clients.
+
 `python -m benchmarks peers` makes a virtual environment for each framework, runs every workload several times with all
 systems in turn, and writes `benchmarks/results/peers.csv`. Each measurement is a process that trains all rounds of a
 workload.
@@ -46,10 +49,12 @@ class System:
     Attributes:
         program: The framework's program in `peer_programs`, with arguments.
         requirements: The packages of the framework's virtual environment; empty if it needs no separate environment.
+        asynchronous: True if the program also runs asynchronous workloads.
     """
 
     program: tuple[str, ...]
     requirements: tuple[str, ...] = ()
+    asynchronous: bool = False
 
     @property
     def environment(self) -> str:
@@ -76,10 +81,10 @@ class Measured:
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_addr", "127.0.0.1")
 PFL = ("pfl==0.6.0",)
 SYSTEMS = {
-    "bare": System(("run_bare.py",)),
-    "fedraa-local": System(("run_fedraa.py", "local", "1")),
+    "bare": System(("run_bare.py",), asynchronous=True),
+    "fedraa-local": System(("run_fedraa.py", "local", "1"), asynchronous=True),
     "fedraa-local-stacked": System(("run_fedraa.py", "local", "10")),
-    "fedraa-ray": System(("run_fedraa.py", "ray", "1")),
+    "fedraa-ray": System(("run_fedraa.py", "ray", "1"), asynchronous=True),
     "pfl": System(("run_pfl.py",), PFL),
     "pfl-2": System((*TORCHRUN, "run_pfl.py"), PFL),
     "flower": System(("run_flower.py",), ("flwr[simulation]==1.42.0",)),
@@ -87,19 +92,32 @@ SYSTEMS = {
 }
 # Each workload has the shape of a sample and the fields of Work.
 MNIST = (1, 28, 28)
+CIFAR = (3, 32, 32)
+CNN: dict[str, object] = {"convolutions": (32, 64), "hidden": (128,), "lr": 0.2}
 WORKLOADS: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
     # The FLUTE paper compares frameworks with this workload.
     "lr-mnist": (MNIST, {"clients": 1000, "cohort": 10, "samples": 60, "batch": 10, "rounds": 100, "hidden": ()}),
     "mlp-10": (MNIST, {"clients": 10, "cohort": 10, "samples": 6000, "batch": 32, "rounds": 4, "hidden": (200,)}),
     "mlp-100": (MNIST, {"clients": 100, "cohort": 100, "samples": 600, "batch": 32, "rounds": 4, "hidden": (200,)}),
     "mlp-1000": (MNIST, {"clients": 1000, "cohort": 1000, "samples": 60, "batch": 32, "rounds": 4, "hidden": (200,)}),
+    # The benchmark of pfl-research on CIFAR-10 has these numbers of clients and samples.
+    "cnn-50": (CIFAR, {"clients": 1000, "cohort": 50, "samples": 50, "batch": 10, "rounds": 6, **CNN}),
+    # The benchmark of BlazeFL has 100 clients and five epochs.
+    "cnn-100": (CIFAR, {"clients": 100, "cohort": 100, "samples": 20, "batch": 10, "epochs": 5, "rounds": 3, **CNN}),
+    "asynchronous": (
+        MNIST,
+        {
+            **{"clients": 100, "cohort": 100, "samples": 60, "batch": 32, "rounds": 10, "hidden": (200,), "lr": 0.5},
+            "asynchronous": True,
+        },
+    ),
     "clients-10000": (
         (1, 8, 8),
-        {"clients": 10_000, "cohort": 1000, "samples": 10, "batch": 10, "rounds": 6, "hidden": (32,)},
+        {"clients": 10_000, "cohort": 1000, "samples": 10, "batch": 10, "lr": 0.5, "rounds": 6, "hidden": (32,)},
     ),
     "clients-100000": (
         (1, 8, 8),
-        {"clients": 100_000, "cohort": 1000, "samples": 10, "batch": 10, "rounds": 6, "hidden": (32,)},
+        {"clients": 100_000, "cohort": 1000, "samples": 10, "batch": 10, "lr": 0.5, "rounds": 6, "hidden": (32,)},
     ),
 }
 COLUMNS = (
@@ -134,7 +152,11 @@ def main(
     pythons = {name: find_python(SYSTEMS[name], environments) for name in names}
     rows = read_rows(out)
     for workload in workloads:
-        for row in measure_workload(workload, pythons, repeats):
+        if WORKLOADS[workload][1].get("asynchronous"):
+            able = {name: python for name, python in pythons.items() if SYSTEMS[name].asynchronous}
+        else:
+            able = pythons
+        for row in measure_workload(workload, able, repeats):
             rows[row["workload"], row["system"]] = row
         write_rows(out, list(rows.values()))
     table = Table(*COLUMNS)
@@ -170,7 +192,7 @@ def measure_workload(name: str, pythons: dict[str, Path], repeats: int) -> Itera
     """
     shape, fields = WORKLOADS[name]
     with TemporaryDirectory() as folder:
-        work = Work(folder=folder, lr=0.05, epochs=1, **fields)  # type: ignore[arg-type]
+        work = Work(**{"folder": folder, "lr": 0.05, "epochs": 1, **fields})  # type: ignore[arg-type]
         write_data(work, shape)
         measured: dict[str, list[Measured]] = {system: [] for system in pythons}
         for repeat in range(repeats):

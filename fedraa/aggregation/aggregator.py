@@ -5,7 +5,6 @@ A delta is the trained weights minus the received weights. It has the coordinate
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.calls import convert_errors
+from fedraa.components.calls import convert_errors, copy_component
 from fedraa.components.state import Stateful
 from fedraa.messages import Index, Vector
 from fedraa.submodels.assignment import Assignment, Mask
@@ -125,7 +124,7 @@ class Aggregator(Stateful, ABC):
 
     def bind(self, size: int, clients: int) -> Self:
         """Return a copy for one run, with a model of `size` parameters and `clients` clients."""
-        own = deepcopy(self)
+        own = copy_component("aggregator", self)
         with convert_errors("aggregator", own):
             own.start(size, clients)
         return own

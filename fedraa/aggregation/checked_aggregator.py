@@ -36,8 +36,15 @@ class BoundAggregator(Stateful):
         if not hasattr(self._part, "traffic_sizes"):
             return None
         with convert_errors("aggregator", self._part):
-            sizes: tuple[int, int] | None = self._part.traffic_sizes(client, assignment)
-        return sizes
+            sizes: Any = self._part.traffic_sizes(client, assignment)
+        if sizes is None:
+            return None
+        is_pair = isinstance(sizes, tuple) and len(sizes) == 2
+        if not is_pair or not all(isinstance(size, int | np.integer) and 0 <= size <= self._size for size in sizes):
+            problem = f"{type(self._part).__name__}.traffic_sizes returned a wrong value"
+            expected = f"None, or two numbers of coordinates from 0 to {self._size}"
+            raise InputError("aggregator", problem, got=sizes, expected=expected)
+        return int(sizes[0]), int(sizes[1])
 
     @property
     def needs_reports(self) -> bool:

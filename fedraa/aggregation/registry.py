@@ -24,3 +24,17 @@ def find_needed_client(aggregator: Any) -> int | None:
         return None
     needed: int | None = getattr(AGGREGATOR.resolve(aggregator), "needed_client", None)
     return needed
+
+
+def may_set_traffic(aggregator: Any) -> bool:
+    """Return True if the aggregator is custom, or states the bytes of a task itself, as FLoRA does.
+
+    Args:
+        aggregator: The description of the aggregator in config.json; None without one.
+    """
+    if aggregator is None:
+        return False
+    if is_foreign(aggregator):
+        return True
+    kind = type(AGGREGATOR.resolve(aggregator))
+    return getattr(kind, "traffic_sizes", None) not in (None, Aggregator.traffic_sizes)

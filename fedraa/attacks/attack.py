@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.aggregation.robust.rows import Numbers, Rows
+from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
 from fedraa.data.tree import Tree
 from fedraa.errors import InputError
@@ -101,12 +102,18 @@ class AttackPlan:
 
     def poison(self, client: int, x: Tree, y: Labels) -> tuple[Tree, Labels]:
         """Return the inputs [n, ...] and targets [n, ...] on which the attacker `client` trains."""
-        return self.attack.poison(x, y, generator(self.seed, "poison", client))
+        with convert_errors("attack", self.attack):
+            inputs, targets = self.attack.poison(x, y, generator(self.seed, "poison", client))
+        return inputs, targets
 
     def forge(self, client: int, turn: int, delta: Vector) -> Vector:
         """Return the delta [k] that the attacker `client` sends after its task number `turn` (from 0)."""
-        forged = self.attack.forge(delta, generator(self.seed, "attack", client, turn))
-        return np.asarray(forged, np.float32)
+        with convert_errors("attack", self.attack):
+            forged = np.asarray(self.attack.forge(delta, generator(self.seed, "attack", client, turn)), np.float32)
+        if forged.shape != delta.shape:
+            problem = f"{type(self.attack).__name__}.forge returned a wrong value"
+            raise InputError("attack", problem, got=forged, expected=f"an array {list(delta.shape)}, like the delta")
+        return forged
 
 
 def check_attack(attack: Attack, objective: Objective) -> None:

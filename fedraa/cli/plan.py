@@ -328,16 +328,14 @@ def server_bytes(spec: RunSpec) -> int:
     largest = max(spec.measure(submodel.widths).bytes for submodel in spec.submodels)
     clients = min(spec.max_participants, spec.at_a_time)
     copies = 2 if spec.method.schedule.polyak_fraction else 1
-    update_state = spec.method.update.memory(spec.params.size, spec.max_participants)
+    update_state = spec.update_bytes(spec.max_participants)
     kept = spec.max_participants * spec.kept_bytes
     return copies * spec.params.nbytes + update_state + kept + spec.noise_bytes + 2 * clients * largest
 
 
 def client_bytes(spec: RunSpec) -> int:
     """Return the bytes of state that the server stores for each participating client."""
-    memory = spec.method.update.memory
-    size = spec.params.size
-    of_update = memory(size, spec.max_participants) - memory(size, spec.max_participants - 1)
+    of_update = spec.update_bytes(spec.max_participants) - spec.update_bytes(spec.max_participants - 1)
     return of_update + spec.kept_bytes
 
 

@@ -1,7 +1,7 @@
 """Gradient transforms: components that change the gradient of a local step, such as a proximal term or clipping."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import ClassVar, NamedTuple
@@ -9,7 +9,10 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
+from fedraa.errors import InputError
+from fedraa.numbers import NotNegative, Positive, UpToOne
 
 # Before a division by the norm of a gradient, this number is added to the norm, because the norm may be 0.
 EPSILON = 1e-12
@@ -75,7 +78,7 @@ class Proximal(GradientTransform):
     FedProx, FedAsync and Fed-RAA (eq. 2) use it.
     """
 
-    rho: float
+    rho: NotNegative
     masked: ClassVar[bool] = False
 
     def apply(self, grad: Tensor, context: StepContext) -> None:
@@ -110,7 +113,7 @@ class ServerMomentum(GradientTransform):
         momentum: The server's momentum [k]; None before `begin`.
     """
 
-    grad_mix: float
+    grad_mix: UpToOne
     momentum: Tensor | None = None
 
     def begin(self, extras: Mapping[str, Tensor]) -> GradientTransform:
@@ -125,7 +128,7 @@ class ServerMomentum(GradientTransform):
 class Clipping(GradientTransform):
     """Gradient clipping: scale a gradient with a norm above `bound` to the norm `bound`."""
 
-    bound: float
+    bound: Positive
     whole: ClassVar[bool] = True
     masked: ClassVar[bool] = False
 
@@ -137,11 +140,32 @@ class Clipping(GradientTransform):
 class WeightDecay(GradientTransform):
     """Weight decay: add decay * w to the gradient."""
 
-    decay: float
+    decay: NotNegative
     masked: ClassVar[bool] = False
 
     def apply(self, grad: Tensor, context: StepContext) -> None:
         grad.add_(context.weights, alpha=self.decay)
+
+
+def begin_transforms(transforms: Iterable[GradientTransform], extras: Mapping[str, Tensor]) -> list[GradientTransform]:
+    """Return the transforms to use for one task.
+
+    Args:
+        transforms: The transforms.
+        extras: The buffers [k] that the server sent with the task, by name.
+
+    Raises:
+        InputError: `begin` of a transform fails, or it returns anything but a GradientTransform.
+    """
+    begun = []
+    for transform in transforms:
+        with convert_errors("gradient_transforms", transform):
+            result = transform.begin(extras)
+        if not isinstance(result, GradientTransform):
+            problem = f"{type(transform).__qualname__}.begin returned a wrong value"
+            raise InputError("gradient_transforms", problem, got=result, expected="a GradientTransform")
+        begun.append(result)
+    return begun
 
 
 def gradient_norm(gradient: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedraa.client.kept_buffer import KeptBuffer
-from fedraa.components.calls import change_in_place
+from fedraa.components.calls import change_in_place, convert_errors
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import is_built_in
 from fedraa.errors import InputError
@@ -255,8 +255,12 @@ class OptimizerSteps:
         self._momentum = momentum
         self._weight_decay = weight_decay
         self._shape = weights.shape
-        self._kept = optimizer.kept(momentum, len(sizes))
-        self._state = optimizer.start(weights, received, momentum=momentum, sizes=sizes)
+        with convert_errors("local_optimizer", optimizer):
+            self._kept = optimizer.kept(momentum, len(sizes))
+            self._state = optimizer.start(weights, received, momentum=momentum, sizes=sizes)
+        if not isinstance(self._state, dict):
+            problem = f"{type(optimizer).__qualname__}.start returned a wrong value"
+            raise InputError("local_optimizer", problem, got=self._state, expected="a dict of tensors by buffer name")
 
     def begin_step(self) -> None:
         """Count a new step. Call `descend` afterwards for each chunk of the buffer."""

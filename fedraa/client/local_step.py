@@ -27,6 +27,7 @@ from fedraa.client.gradient_transforms import (
     ServerMomentum,
     StepContext,
     WeightDecay,
+    begin_transforms,
     gradient_norm,
 )
 from fedraa.client.input_adversary import Adversary
@@ -123,7 +124,7 @@ class LocalStep:
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         self._keeps_rest = task.keeps_rest and self._mask is not None
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
-        self._terms = [term.begin(extras) for term in make_terms(local, components, momentum="momentum" in extras)]
+        self._terms = begin_transforms(make_terms(local, components, momentum="momentum" in extras), extras)
         model.load(task.params)
         if not self._keeps_rest:
             self._apply_mask(model.weights)
@@ -164,7 +165,7 @@ class LocalStep:
         again.adversary = None
         again.squares = None
         again._anchor = received
-        again._terms = [term.begin({}) for term in make_terms(again.settings, self._components, momentum=False)]
+        again._terms = begin_transforms(make_terms(again.settings, self._components, momentum=False), {})
         again._optimizer = self._make_optimizer({})
         again._steps_taken = 0
         return again

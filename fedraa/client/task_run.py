@@ -11,8 +11,10 @@ from torch import Tensor
 from fedraa.client.flat_module import FlatModule
 from fedraa.client.gradient_transforms import GradientTransform
 from fedraa.client.halfway_cosine import HalfwayCosine
+from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_step import LocalStep, Penalty
 from fedraa.data.tree import map_tree
+from fedraa.errors import InputError
 from fedraa.messages import KEPT_PREFIX, Vector
 
 Minibatches = Callable[[str, int | None], Iterator[tuple[Any, Tensor]]]
@@ -129,4 +131,22 @@ class TaskRun:
         self._step = shared_step
 
     def add_term(self, term: GradientTransform) -> None:
+        if not isinstance(term, GradientTransform):
+            problem = "run.add_term got a wrong value"
+            raise InputError("method.local.algorithm", problem, got=term, expected="a GradientTransform")
         self._step.add_term(term)
+
+    def check_result(self, algorithm: LocalAlgorithm) -> None:
+        """Raise InputError if `algorithm.train` took no step, replaced the weights, or left a wrong value."""
+        train = f"{type(algorithm).__qualname__}.train"
+        if self.weights is not self._model.weights:
+            problem = f"{train} put a new tensor into run.weights"
+            raise InputError("method.local.algorithm", problem, hint="change run.weights in place, as `copy_` does")
+        if not self.steps:
+            hint = "call run.step for each minibatch of run.minibatches()"
+            raise InputError("method.local.algorithm", f"{train} took no local step", hint=hint)
+        for name, buffers in (("reply", self.reply), ("state", self.state)):
+            for key, values in buffers.items():
+                if not isinstance(values, Tensor):
+                    problem = f"{train} left a wrong value in run.{name}[{key!r}]"
+                    raise InputError("method.local.algorithm", problem, got=values, expected="a tensor")

@@ -154,9 +154,7 @@ class Trainer:
         if self._target_cosine is not None:
             run.halfway = HalfwayCosine([length], self._target_cosine, model.module, local_step.embeddings)
         algorithm.train(run)
-        if run.weights is not model.weights:
-            problem = f"{type(algorithm).__qualname__}.train put a new tensor into run.weights"
-            raise InputError("method.local.algorithm", problem, hint="change run.weights in place, as `copy_` does")
+        run.check_result(algorithm)
         cosine = None
         if run.halfway is not None:
             cosine = run.halfway.compute(run.received, run.weights)

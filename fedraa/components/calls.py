@@ -1,29 +1,31 @@
 """Convert the exceptions of custom components to errors that name the component's field."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
+from math import inf
+from numbers import Real
+from typing import Any, TypeVar
 
 from fedraa.errors import InputError, StructuredError
 
-_MESSAGE = re.compile(r"(?P<field>[a-z_]+): (?P<problem>.+)")
+T = TypeVar("T")
 
 
 @contextmanager
 def convert_errors(where: str, part: object) -> Iterator[None]:
     """Convert any exception of a component in the `with` block to an InputError.
 
-    `where` is the field of the error, such as `aggregator`.
+    `where` is the field of the error, such as `aggregator`. A StructuredError is raised unchanged.
     """
     try:
         yield
+    except StructuredError:
+        raise
     except (Exception, SystemExit) as error:
-        known = to_structured_error(error)
-        if known is error:
-            raise
         name = getattr(part, "__qualname__", type(part).__qualname__)
         problem = f"{name} failed with {type(error).__name__}: {one_line(error)}"
-        raise known or InputError(where, problem, hint=f"correct {name}") from error
+        raise InputError(where, problem, hint=f"correct {name}") from error
 
 
 def change_in_place(
@@ -47,20 +49,30 @@ def change_in_place(
         raise InputError(where, problem, hint=f"change {name} in place, and return nothing")
 
 
-def to_structured_error(error: BaseException) -> StructuredError | None:
-    """Return an exception as a structured error; None if it has no field.
+def memory_of(where: str, part: Any, *sizes: int) -> int:
+    """Return the bytes that a component says its state needs. Raise InputError if it returns no number from 0.
 
-    A ValueError of the form `field: problem` becomes an InputError. The package schedulers raises such errors, because
-    it does not import fedraa.
+    Args:
+        where: The field of the error, such as `aggregator`.
+        part: The component.
+        sizes: The arguments of its method `memory`.
     """
-    if isinstance(error, StructuredError):
-        return error
-    if not isinstance(error, ValueError):
-        return None
-    match = _MESSAGE.fullmatch(one_line(error))
-    if match is None:
-        return None
-    return InputError(match["field"], match["problem"])
+    with convert_errors(where, part):
+        size = part.memory(*sizes)
+    if isinstance(size, bool) or not isinstance(size, Real) or not 0 <= float(size) < inf:
+        problem = f"{type(part).__qualname__}.memory returned a wrong number of bytes"
+        raise InputError(where, problem, got=size, expected="a number from 0")
+    return int(float(size))
+
+
+def copy_component(where: str, part: T) -> T:
+    """Return a copy of a component, which one run may change. Raise InputError if it cannot be copied."""
+    try:
+        return deepcopy(part)
+    # A component with a lock, a file or a generator cannot be copied. The type of the error varies.
+    except Exception as error:
+        problem = f"a part of it cannot be copied for a run: {one_line(error)}"
+        raise InputError(where, problem, got=part, hint="create this part only when it is first used") from error
 
 
 def one_line(error: BaseException) -> str:

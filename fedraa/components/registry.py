@@ -5,19 +5,18 @@ Plug-in packages register more components when they are imported.
 
 import inspect
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Generic, TypeVar
 
-from fedraa.components.calls import one_line, to_structured_error
+from fedraa.components.calls import copy_component, one_line
 from fedraa.components.component_errors import argument_error, names_text, unknown_component_error
 from fedraa.components.field_checks import check_arguments, check_component_fields
 from fedraa.components.imports import import_object, is_path
 from fedraa.components.text import COMPONENT_TEXT, KIND, parse_arguments
-from fedraa.errors import InputError
+from fedraa.errors import InputError, StructuredError
 
 T = TypeVar("T")
 Made = TypeVar("Made", bound=Callable[..., Any])
@@ -89,15 +88,7 @@ class ComponentRegistry(Generic[T]):
 
         Raises InputError if the component cannot be copied.
         """
-        component = self.resolve(source)
-        try:
-            return deepcopy(component)
-        # A component with a lock, a file or a generator cannot be copied. The type of the error varies.
-        except Exception as error:
-            problem = f"a part of it cannot be copied for a run: {one_line(error)}"
-            raise InputError(
-                self.name, problem, got=component, hint="create this part only when it is first used"
-            ) from error
+        return copy_component(self.name, self.resolve(source))
 
     def _from_text(self, text: str) -> Any:
         name = text
@@ -146,14 +137,13 @@ class ComponentRegistry(Generic[T]):
                 problem = f"it cannot be created: {one_line(error)}"
                 mismatch = InputError(self.name, problem, got=source, hint="correct its code or its values")
             raise mismatch from None
+        except StructuredError:
+            raise
         # The user's class can raise any exception.
         except (Exception, SystemExit) as error:
-            known = to_structured_error(error)
-            if known is error:
-                raise
             problem = f"it cannot be created: {type(error).__name__}: {one_line(error)}"
             hint = "correct its code or its values"
-            raise known or InputError(self.name, problem, got=source, hint=hint) from error
+            raise InputError(self.name, problem, got=source, hint=hint) from error
 
     def _check_component(self, component: Any, source: object) -> T:
         """Check the methods and fields of a component, and return it. Errors contain the user's `source`."""

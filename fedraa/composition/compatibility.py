@@ -11,9 +11,11 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.compression import COMPRESSOR, Sign
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
+from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.client.lr_schedule import LOCAL, lr_unit
+from fedraa.components.calls import convert_errors
 from fedraa.components.text import text_of
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
@@ -53,8 +55,18 @@ def check_terms(name: str, method: Method) -> None:
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
     for term in local.transforms:
         GRADIENT_TRANSFORM.resolve(term)
+    _check_kept(local.algorithm)
     _check_compression(name, method)
     _check_refused(name, method)
+
+
+def _check_kept(algorithm: LocalAlgorithm) -> None:
+    """Raise InputError if a custom local algorithm declares values of clients that are no KeptBuffers."""
+    with convert_errors("method.local.algorithm", algorithm):
+        kept: object = algorithm.kept
+    if not isinstance(kept, tuple) or not all(isinstance(buffer, KeptBuffer) for buffer in kept):
+        problem = f"{type(algorithm).__qualname__}.kept is wrong"
+        raise InputError("method.local.algorithm", problem, got=kept, expected="a tuple of KeptBuffers")
 
 
 def _check_compression(name: str, method: Method) -> None:
@@ -69,7 +81,9 @@ def _check_compression(name: str, method: Method) -> None:
         return
     if compressor.lossless:
         raise no_effect_error("error_feedback", local.error_feedback, "compress none")
-    if compressor.for_feedback() is None:
+    with convert_errors("compress", compressor):
+        for_feedback = compressor.for_feedback()
+    if for_feedback is None:
         problem = f"its error can be larger than the delta, so that errors would grow with {local.error_feedback}"
         hint = "use topk, randomk, scaled-sign or 8bit, or set error_feedback to none"
         raise InputError("compress", problem, got=text_of(local.compressor), hint=hint)

@@ -13,6 +13,7 @@ from torch import nn
 from fedraa.aggregation.label_owners import labels_held
 from fedraa.attacks.attack import check_attack, make_attack_plan
 from fedraa.client.state_probe import MAX_PROBE_SAMPLES, probe_state
+from fedraa.components.calls import convert_errors
 from fedraa.composition.compatibility import check_transforms
 from fedraa.config.experiment import Experiment
 from fedraa.config.section import Section
@@ -188,7 +189,8 @@ def build_run(
     )
     if attack is not None:
         check_attack(attack.attack, objective)
-        attack.attack.start(dataset.classes, example)
+        with convert_errors("attack", attack.attack):
+            attack.attack.start(dataset.classes, example)
     privacy = None
     if experiment.privacy is not None:
         privacy = PRIVACY.resolve(experiment.privacy)

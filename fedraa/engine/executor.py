@@ -15,12 +15,9 @@ from fedraa.errors import RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
-# torch's error classes that a worker causes, not a client. They are compared by name, because their modules differ
-# between versions of torch.
-NOT_OF_CLIENTS = (
-    "OutOfMemoryError",
-    "AcceleratorError",
-)
+# Errors that a worker causes, not a client. They are searched in the text of an error, because the error of a component
+# contains the original error only as text. MemoryError is also a part of the names of torch's and NumPy's errors.
+NOT_OF_CLIENTS = ("MemoryError", "AcceleratorError", "CUDA error")
 
 
 # The local executor trains some tasks before the loop waits for them. It stops after AHEAD_S seconds, or when the
@@ -105,8 +102,8 @@ def format_error(error: BaseException) -> str:
 
 def may_be_client_fault(error: BaseException) -> bool:
     """Return True if the client's data or components may have caused the error, False if the worker did."""
-    of_worker = isinstance(error, MemoryError) or type(error).__name__ in NOT_OF_CLIENTS or "CUDA error" in str(error)
-    return not of_worker
+    text = f"{type(error).__name__}: {error}"
+    return not isinstance(error, MemoryError) and not any(name in text for name in NOT_OF_CLIENTS)
 
 
 class _Dropped(BaseException):

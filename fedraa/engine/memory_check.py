@@ -62,11 +62,10 @@ class Need:
     def of(cls, spec: RunSpec) -> "Need":
         """Return lower bounds of the memory that a run needs."""
         experiment = spec.experiment
-        update = spec.method.update
         size = spec.params.nbytes
         clients = spec.max_participants
-        remembered = float(update.memory(size // 4, clients))
-        per_client = remembered - update.memory(size // 4, clients - 1)
+        remembered = float(spec.update_bytes(clients))
+        per_client = remembered - spec.update_bytes(clients - 1)
         remembered += spec.noise_bytes
         per_client += spec.kept_bytes
         remembered += clients * spec.kept_bytes

@@ -248,9 +248,14 @@ def _check_robust(spec: RunSpec) -> None:
 
 
 def _check_attack(spec: RunSpec) -> None:
-    """Raise InputError if too few clients are honest, or if the attack lacks other clients' deltas."""
+    """Raise InputError if the attack fails, too few clients are honest, or the attack lacks other clients' deltas."""
     if spec.attack is None:
         return
+    # Without this trial, a failing attack would only make its clients fail, and the run would have no attack.
+    client = min(spec.attack.attackers)
+    if spec.data.source is None:
+        spec.attack.poison(client, *spec.data.client(client))
+    spec.attack.forge(client, 0, np.full_like(spec.params, 0.001))
     count = spec.experiment.personalised
     if count is not None and count > len(spec.personal_clients):
         expected = f"at most {len(spec.personal_clients)}, the number of honest clients with their own test samples"

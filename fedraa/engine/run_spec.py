@@ -16,6 +16,7 @@ from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.client.split import SplitCosts, measure_split
 from fedraa.client.training_state import TrainingState
+from fedraa.components.calls import memory_of
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated, Transforms
@@ -240,6 +241,11 @@ class RunSpec:
     def kept_bytes(self) -> int:
         """Bytes of the values that one client keeps between its tasks."""
         return FLOAT32_BYTES * sum(buffer.count(self.params.size) for buffer in self.kept_buffers)
+
+    def update_bytes(self, clients: int) -> int:
+        """Return the bytes of the state of the method's server update for this number of clients."""
+        field = "async_rule" if self.method.asynchronous else "method.update"
+        return memory_of(field, self.method.update, self.params.size, clients)
 
     @property
     def noise_bytes(self) -> int:

@@ -174,9 +174,10 @@ class RunSession:
         with raise_unwritable(self._directory):
             (self._directory / SEAL).unlink(missing_ok=True)
             (self._directory / FAILURE).unlink(missing_ok=True)
+            # This also restores a missing or damaged file of a resumed run.
+            write_partition(self._directory, self._spec.data)
             # If the server died before it wrote the configuration, the run starts again.
             if state is None and not (self._directory / CONFIG).exists():
-                write_partition(self._directory, self._spec.data)
                 description = self._description or describe_run(self._spec, self._dispatcher.waits_for_evaluations)
                 write_text(self._directory / CONFIG, json_text(description))
         config = History(self._directory).config

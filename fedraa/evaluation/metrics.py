@@ -70,7 +70,7 @@ class NamedMetric:
             # The next metric needs the tensors unchanged.
             result = self.function(outputs.clone(), labels.clone())
         # A user-defined function may raise any exception.
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError("metrics", f"{self.name} failed with {type(error).__name__}: {error}") from error
         if not isinstance(result, Tensor) or result.shape != labels.shape[:1] or result.is_complex():
             problem = f"{self.name} returned a wrong value for a batch of {len(labels)} samples"

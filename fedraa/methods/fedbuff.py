@@ -23,7 +23,7 @@ import numpy as np
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import RobustAggregator
-from fedraa.components.calls import convert_errors
+from fedraa.components.calls import convert_errors, memory_of
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
@@ -181,12 +181,11 @@ class FedBuffRule(Buffered):
 
     def memory(self, size: int, clients: int) -> int:
         if self.aggregator is not None:
-            robust: int = self.aggregator.memory(size, clients)
-            return robust + 9 * size
+            return memory_of("aggregator", self.aggregator, size, clients) + 9 * size
         if self.optimizer is None:
             return 4 * size
         if isinstance(self.optimizer, ServerOptimizer):
-            return 5 * size + self.optimizer.memory(size)
+            return 5 * size + memory_of("server_optimizer", self.optimizer, size)
         return 5 * size
 
 

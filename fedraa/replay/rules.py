@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from fedraa.aggregation.registry import find_needed_client
+from fedraa.aggregation.registry import find_needed_client, may_set_traffic
 from fedraa.client import LocalTraining
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.split import SplitCosts
@@ -141,9 +141,11 @@ class Rules:
     @property
     def costs_known(self) -> bool:
         """True if a replay can compute the submodel and the cost of every task."""
-        local = self.method["local"]
-        components = (local.get("compressor"), local.get("algorithm"), self._download_compressor)
-        return (self.scheduled or self.whole) and not any(map(is_foreign, components))
+        local, update = self.method["local"], self.method["update"]
+        # A custom RoundState may send any number of buffers with a task.
+        parts = (local.get("compressor"), local.get("algorithm"), update.get("auxiliary"))
+        is_custom = any(map(is_foreign, (*parts, self._download_compressor)))
+        return (self.scheduled or self.whole) and not is_custom and not may_set_traffic(update.get("aggregator"))
 
     @property
     def _download_compressor(self) -> Any:
@@ -220,10 +222,9 @@ class Rules:
         sent = self.costs.sent(widths)
         crossing = self.costs.activation_bytes(client)
         extra_down, extra_up, _ = self._extra_buffers
-        down = 0
-        if not decision.resent:
-            down = self.costs.download.bytes(sent // 4) + extra_down * sent + crossing
-        up = self.costs.compressor.bytes(sent // 4) + extra_up * sent + crossing
+        down, up = self.costs.moved_bytes(widths)
+        up += extra_up * sent + crossing
+        down = 0 if decision.resent else down + extra_down * sent + crossing
         steps = cut_task(end, self.costs, widths, decision, now, (down, up))
         return TaskCosts(
             self.costs.cost(widths, client, down, up, now, steps),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from fedraa.errors import InputError, short_text
+from fedraa.numbers import expected_text
 from fedraa.objectives import MetricSpec
 from fedraa.reading import read_regular_file
 from fedraa.rundir.clients_file import drop_incomplete_line
@@ -58,8 +59,13 @@ def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
         raise InputError("run", f"{path} cannot be read: {error.strerror or error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"])) or "it"
-        raise InputError("run", f"{path} is not a summary of a run; {field}: {first['msg']}") from None
+        if not first["loc"]:
+            raise InputError("run", f"{path} is not a summary of a run; it is not a JSON object") from None
+        field = ".".join(map(str, first["loc"]))
+        text = f"{field}: got {short_text(first['input'])}; expected {expected_text(first)}"
+        if first["type"] == "missing":
+            text = f"it lacks {field}"
+        raise InputError("run", f"{path} is not a summary of a run; {text}") from None
     except (ValueError, RecursionError) as error:
         raise InputError("run", f"{path} is not JSON: {error}") from None
     for name in (*metric_spec.names, f"best_{metric_spec.main}"):

@@ -58,7 +58,8 @@ class History:
                 `coverage_max` (clients per coordinate of the model), `uncovered` (coordinates that no client trained),
                 `coverage_min_trained` (the minimum over the trained coordinates), `longest_untrained` (the number of
                 rounds for which the longest untrained coordinate has not been trained),
-                `drift` (root mean square distance between the clients' models and the model that they received),
+                `drift` (root mean square distance between the clients' models and the model that they received,
+                computed in float32),
                 `unprotected` (with a robust aggregator: coordinates that too few clients trained to be protected)
     eval        The full model is evaluated: `step` and the columns of `evals`; a loss that is not finite is NaN
     lost        An update came too late for its round: `task`, `client`, `fragment`, `reason` (count: the round had

@@ -5,7 +5,6 @@ The rules are in `fedraa/methods`, each in the file of its method.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.calls import convert_errors
+from fedraa.components.calls import convert_errors, copy_component
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
@@ -202,7 +201,7 @@ class AsyncRule(Stateful, ABC):
         return False
 
     def bind(self, model: AsyncModel) -> Self:
-        own = deepcopy(self)
+        own = copy_component("async_rule", self)
         with convert_errors("async_rule", own):
             own.start(model)
         return own

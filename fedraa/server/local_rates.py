@@ -21,6 +21,9 @@ RECENT = 5
 # After a fall, the rate is at least 1 / LARGEST_FALL of the rate at which the losses were lowest. Otherwise noise would
 # let a small rate fall again and again.
 LARGEST_FALL = 4
+# After a fall, the rate is at least 1 / LARGEST_DECREASE of the highest rate at which the losses were lower than ever
+# before. Otherwise noisy losses could reduce the rate until training almost stops.
+LARGEST_DECREASE = 16
 # After the k-th fall of the rate without a new lowest loss, its logarithm grows by at most CAUTIOUS_GROWTH / k per N
 # updates. So the rate stays near a value at which it does not fall, and a long run ends with a stable model.
 CAUTIOUS_GROWTH = 0.1
@@ -67,8 +70,8 @@ class AdaptiveFactor(Stateful):
     After each client update, with the median c of the last N cosines (`HalfwayCosine`):
         factor <- factor * exp((c - target) / N)
     If the losses have risen in most of the last N updates, and for most of the recent clients:
-        factor <- half of the smaller of factor and b, but at least b / 4
-    b is the factor at which the losses were lowest.
+        factor <- half of the smaller of factor and b, but at least b / 4 and h / 16
+    b is the factor at which the losses were lowest, and h the highest such factor since the start.
 
     N is the number of clients that train at the same time. The cosine decreases as the rate grows. So the rule is
     similar to hypergradient descent (Baydin et al. 2018) on the logarithm of the rate. That method compares two
@@ -98,6 +101,7 @@ class AdaptiveFactor(Stateful):
         "_lowest",
         "_best_loss",
         "_best_log_factor",
+        "_highest_log_factor",
         "_falls",
     )
 
@@ -125,6 +129,8 @@ class AdaptiveFactor(Stateful):
         # The lowest median of the relative losses so far, and the logarithm of the factor at that time.
         self._best_loss = math.inf
         self._best_log_factor = 0.0
+        # The highest value of `_best_log_factor` so far.
+        self._highest_log_factor = -math.inf
         # The number of falls since the losses were lowest; at least 1 after the first fall.
         self._falls = 0
 
@@ -145,7 +151,11 @@ class AdaptiveFactor(Stateful):
             self._updates_risen = self._clients_risen = 0
             self._lowest[:] = np.nan
             fallen = min(self._log_factor, self._best_log_factor) - math.log(2)
-            self._log_factor = max(fallen, self._best_log_factor - math.log(LARGEST_FALL))
+            self._log_factor = max(
+                fallen,
+                self._best_log_factor - math.log(LARGEST_FALL),
+                self._highest_log_factor - math.log(LARGEST_DECREASE),
+            )
             return
         change = self._cosines.value - self._target
         if self._falls:
@@ -170,6 +180,7 @@ class AdaptiveFactor(Stateful):
         if current < self._best_loss:
             self._best_loss = current
             self._best_log_factor = self._log_factor
+            self._highest_log_factor = max(self._highest_log_factor, self._log_factor)
             # The model has improved since the earlier falls, so they no longer slow down the growth of the rate.
             self._falls = min(self._falls, 1)
 

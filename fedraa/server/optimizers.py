@@ -5,20 +5,20 @@ the round do not move, and their moments do not change.
 """
 
 from abc import ABC, abstractmethod
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.calls import convert_errors
+from fedraa.components.calls import convert_errors, copy_component
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
 from fedraa.messages import Shapes, Vector
 from fedraa.numbers import Decay, Positive
 from fedraa.vectors.chunked import map_chunks, mask_or_true, scale_chunk
+from fedraa.vectors.finite import is_finite
 
 Mask = npt.NDArray[np.bool_]
 
@@ -40,9 +40,11 @@ class ServerOptimizer(Stateful, ABC):
 
         An optimizer that needs the shapes of the tensors overrides this method. `tensors` is empty if they are unknown.
         """
-        own = deepcopy(self)
+        own = copy_component("server_optimizer", self)
         with convert_errors("server_optimizer", own):
             own.start(size)
+        if not is_finite(own.server_lr) or own.server_lr <= 0:
+            raise InputError("server_optimizer.server_lr", got=own.server_lr, expected="a number above 0")
         return own
 
     def start(self, size: int) -> None:

@@ -5,13 +5,12 @@ traffic of buffers that a real client would exchange with the server.
 """
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, Self
 
 from fedraa.aggregation.aggregator import ClientDelta
-from fedraa.components.calls import convert_errors
+from fedraa.components.calls import convert_errors, copy_component
 from fedraa.components.state import Stateful
 from fedraa.messages import Extra, ExtraBuffers, Update, Vector
 from fedraa.submodels.assignment import Assignment, Mask
@@ -69,7 +68,7 @@ class RoundState(Stateful):
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def bind(self, run: RoundStateContext) -> Self:
-        own = deepcopy(self)
+        own = copy_component("auxiliary", self)
         with convert_errors("auxiliary", own):
             own.start(run)
         return own

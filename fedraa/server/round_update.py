@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from fedraa.aggregation.aggregator import Aggregator
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.components.calls import memory_of
 from fedraa.errors import InputError
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer, Sgd
 from fedraa.server.round_state import RoundState
@@ -52,4 +53,5 @@ class Mean:
 
     def memory(self, size: int, clients: int) -> int:
         """Return an upper bound of the memory in bytes for the aggregator and the auxiliary state."""
-        return self.resolve_aggregator().memory(size, clients) + self.auxiliary.memory(size, clients)
+        of_aggregator = memory_of("aggregator", self.resolve_aggregator(), size, clients)
+        return of_aggregator + memory_of("auxiliary", self.auxiliary, size, clients)

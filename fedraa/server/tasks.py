@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Protocol
 
 import numpy as np
 
+from fedraa.client.compression import wire_bytes
 from fedraa.components.state import Stateful
 from fedraa.devices.costs import FLOAT32_BYTES, CostModel
 from fedraa.ledger.bad_clients import QUARANTINED
@@ -270,10 +272,12 @@ class TaskTable(Stateful):
             assignment = assignment.restrict(self._shared)
         sent = self.costs.sent(assignment.submodel.widths)
         crossing = self.costs.activation_bytes(client)
-        down, up = assignment.bytes(sent // FLOAT32_BYTES, self.costs.compressor.bytes, self.costs.download.bytes)
+        upload = partial(wire_bytes, self.costs.compressor)
+        download = partial(wire_bytes, self.costs.download)
+        down, up = assignment.bytes(sent // FLOAT32_BYTES, upload, download)
         if traffic_sizes is not None:
-            down = self.costs.download.bytes(traffic_sizes[0])
-            up = self.costs.compressor.bytes(traffic_sizes[1])
+            down = download(traffic_sizes[0])
+            up = upload(traffic_sizes[1])
         trained = sent
         if assignment.mask is not None:
             trained = FLOAT32_BYTES * int(assignment.mask.sum())

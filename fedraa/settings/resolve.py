@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from fedraa.client.local_optimizer import ADAMW_WEIGHT_DECAY, LOCAL_OPTIMIZER
 from fedraa.client.local_training import LocalTraining
+from fedraa.components.calls import convert_errors
 from fedraa.components.field_checks import check_component_fields
 from fedraa.components.text import text_of
 from fedraa.composition.compatibility import (
@@ -129,7 +130,12 @@ def with_optimizer(local: LocalTraining, *, momentum: float | None, weight_decay
         local = replace(local, momentum=new_momentum)
     if new_decay is not None:
         local = replace(local, weight_decay=new_decay)
-    problem = optimizer.check(local.momentum)
+    with convert_errors("local_optimizer", optimizer):
+        problem = optimizer.check(local.momentum)
+        names: object = optimizer.buffers(local.momentum)
+    if isinstance(names, str):
+        wrong = f"{type(optimizer).__qualname__}.buffers returned a text"
+        raise InputError("local_optimizer", wrong, got=names, expected="a tuple of names", hint=f"return ({names!r},)")
     if problem is not None:
         raise InputError("local_optimizer", problem, got=text)
     if local.optimizer_state == "keep" and not optimizer.kept(local.momentum, 1):

@@ -152,6 +152,17 @@ def test_falls_end_at_a_quarter_of_the_factor_with_the_lowest_losses() -> None:
     assert values == pytest.approx([1, 0.5, 0.5, 0.25, 0.25, 0.25])
 
 
+def test_falls_end_at_a_sixteenth_of_the_highest_factor_with_the_lowest_losses() -> None:
+    factor = AdaptiveFactor(0.0, 1, 1)
+    after_falls = []
+    # With the cosine 0 the factor changes only by falls. A loss lower than ever before comes before each fall.
+    for lowest in (1.0, 0.9, 0.8, 0.7, 0.6, 0.5):
+        factor.receive(0, 0.0, lowest)
+        factor.receive(0, 0.0, lowest + 2 * RISE)
+        after_falls.append(factor.value)
+    assert after_falls == pytest.approx([1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16, 1 / 16])
+
+
 def test_the_factor_is_bounded() -> None:
     factor = AdaptiveFactor(0.0, 1, 1)
     for _ in range(100):

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,24 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class Work:
-    """Rounds of FedAvg with plain SGD. Each client has the same number of samples, in consecutive rows."""
+    """Rounds of FedAvg with plain SGD. Each client has the same number of samples, in consecutive rows.
+
+    Attributes:
+        folder: The folder of the arrays.
+        clients: The number of clients.
+        cohort: The number of clients per round.
+        samples: The number of samples per client.
+        batch: The number of samples per minibatch.
+        epochs: The number of local epochs.
+        lr: The learning rate.
+        rounds: The number of rounds.
+        hidden: The numbers of units of the hidden layers.
+        convolutions: The numbers of channels of the convolutions before the hidden layers, each with a ReLU and max
+            pooling.
+        asynchronous: True for FedAsync instead of FedAvg. A round is then `cohort` updates.
+    """
 
     folder: str
-    """The folder of the arrays."""
     clients: int
     cohort: int
     samples: int
@@ -31,17 +46,19 @@ class Work:
     lr: float
     rounds: int
     hidden: tuple[int, ...]
+    convolutions: tuple[int, ...] = ()
+    asynchronous: bool = False
 
     @classmethod
     def read(cls) -> "Work":
         """Read the workload from the file that this program's first argument names."""
         fields: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
-        return cls(**fields | {"hidden": tuple(fields["hidden"])})
+        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+        return cls(**fields | lists)
 
     def array(self, name: str) -> npt.NDArray[Any]:
         """Return `x_train`, `y_train`, `x_test` or `y_test` as an array in shared memory."""
-        array: npt.NDArray[Any] = np.load(Path(self.folder) / f"{name}.npy", mmap_mode="c")
-        return array
+        return _load_array(Path(self.folder) / f"{name}.npy")
 
     def client(self, client: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the inputs [n, ...] and the labels [n] of a client."""
@@ -50,11 +67,16 @@ class Work:
 
     def make_model(self) -> nn.Sequential:
         torch.manual_seed(0)
-        layers: list[nn.Module] = [nn.Flatten()]
-        before = int(np.prod(self.array("x_train").shape[1:]))
-        for width in self.hidden:
-            layers += [nn.Linear(before, width), nn.ReLU()]
-            before = width
+        channels, height, width = self.array("x_train").shape[1:]
+        layers: list[nn.Module] = []
+        for filters in self.convolutions:
+            layers += [nn.Conv2d(channels, filters, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+            channels, height, width = filters, height // 2, width // 2
+        layers.append(nn.Flatten())
+        before = channels * height * width
+        for units in self.hidden:
+            layers += [nn.Linear(before, units), nn.ReLU()]
+            before = units
         return nn.Sequential(*layers, nn.Linear(before, 10))
 
     def accuracy(self, model: nn.Module) -> float:
@@ -66,6 +88,12 @@ class Work:
     def draw_cohort(self, rng: np.random.Generator) -> list[int]:
         drawn: list[int] = rng.choice(self.clients, self.cohort, replace=False).tolist()
         return drawn
+
+
+@cache
+def _load_array(path: Path) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = np.load(path, mmap_mode="c")
+    return array
 
 
 class WithLoss(nn.Module):

@@ -1,7 +1,12 @@
-"""Train the workload in bare PyTorch, with two processes that each train half of a round's clients."""
+"""Train the workload in bare PyTorch, with two processes.
+
+Each process trains half of a round's clients. In an asynchronous workload, each process trains one client at a time.
+"""
 
 import multiprocessing
-from multiprocessing.connection import Connection
+from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection, wait
 
 import numpy as np
 import torch
@@ -11,6 +16,8 @@ from benchmarks.system.peer_programs.peer_work import Work, now, report
 
 State = dict[str, torch.Tensor]
 PROCESSES = 2
+# FedAsync's weight of an update with staleness 0. The weight decreases with the square root of the staleness + 1.
+WEIGHT = 0.6
 
 
 def main() -> None:
@@ -24,6 +31,13 @@ def main() -> None:
         ours, theirs = context.Pipe()
         context.Process(target=serve, args=(theirs, work), daemon=True).start()
         pipes.append(ours)
+    train = train_asynchronously if work.asynchronous else train_rounds
+    ends = train(work, model, pipes)
+    report(ends, work.accuracy(model))
+
+
+def train_rounds(work: Work, model: torch.nn.Module, pipes: Sequence[Connection]) -> list[float]:
+    """Train all rounds of FedAvg. Return the times at which they ended."""
     rng = np.random.default_rng(0)
     ends = []
     for _ in range(work.rounds):
@@ -35,7 +49,39 @@ def main() -> None:
         mean = {name: torch.from_numpy(sum(part[name] for part in sums)) / len(cohort) for name in state}
         model.load_state_dict(mean)
         ends.append(now())
-    report(ends, work.accuracy(model))
+    return ends
+
+
+def train_asynchronously(work: Work, model: torch.nn.Module, pipes: Sequence[Connection]) -> list[float]:
+    """Mix each trained model into the global model at once, as FedAsync does. Return the times of the round ends.
+
+    All clients have a task at any time. A process trains the oldest task.
+    """
+    state = {name: value.numpy() for name, value in model.state_dict().items()}
+    tasks = deque((client, 0, state) for client in range(work.clients))
+    versions: dict[Connection, int] = {}
+    clients: dict[Connection, int] = {}
+
+    def send_oldest_task(pipe: Connection) -> None:
+        client, versions[pipe], received = tasks.popleft()
+        pipe.send((received, [client]))
+        clients[pipe] = client
+
+    for pipe in pipes:
+        send_oldest_task(pipe)
+    ends = []
+    for step in range(work.rounds * work.cohort):
+        ready = wait(pipes)[0]
+        assert isinstance(ready, Connection)
+        trained = ready.recv()
+        weight = WEIGHT * (1 + step - versions[ready]) ** -0.5
+        state = {name: (1 - weight) * value + weight * trained[name] for name, value in state.items()}
+        tasks.append((clients[ready], step + 1, state))
+        send_oldest_task(ready)
+        if (step + 1) % work.cohort == 0:
+            ends.append(now())
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()})
+    return ends
 
 
 def serve(pipe: Connection, work: Work) -> None:

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -21,23 +22,26 @@ def main() -> None:
     x_train, y_train, x_test, y_test = (
         np.asarray(work.array(name)) for name in ("x_train", "y_train", "x_test", "y_test")
     )
+    updates = work.rounds * work.cohort
+    settings: dict[str, Any] = {"method": "fedasync", "updates": updates, "eval_every": updates}
+    settings |= {"staleness": "polynomial", "prox_mu": 0.0}
+    if not work.asynchronous:
+        settings = {"method": "fedavg", "rounds": work.rounds, "eval_every": work.rounds}
+        settings["participation"] = f"sample:{work.cohort}"
     dataset = fl.Dataset("peers", x_train, y_train, x_test, y_test, classes=10)
     with TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         history = fl.run(
-            method="fedavg",
+            **settings,
             model=work.make_model(),
             dataset=dataset,
             clients=work.clients,
             partition="iid",
-            participation=f"sample:{work.cohort}",
             local_epochs=work.epochs,
             batch_size=work.batch,
             lr=work.lr,
             momentum=0.0,
-            rounds=work.rounds,
-            eval_every=work.rounds,
-            checkpoint_every=work.rounds,
+            checkpoint_every=settings["eval_every"],
             engine=engine,
             workers=2 if engine == "ray" else None,
             vmap_batch=stack,
@@ -45,7 +49,10 @@ def main() -> None:
             out=out,
         )
         # The log's times are real seconds since the start of the run.
-        walls = [line["wall"] for line in history.lines() if line["kind"] == "round"]
+        kind = "commit" if work.asynchronous else "round"
+        walls = [line["wall"] for line in history.lines() if line["kind"] == kind]
+        if work.asynchronous:
+            walls = walls[work.cohort - 1 :: work.cohort]
         ended = time.time()
         report([ended - (walls[-1] - wall) for wall in walls], work.accuracy(history.load_model(work.make_model())))
 

@@ -3,6 +3,7 @@
 import csv
 import mmap
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,17 @@ def test_main_writes_a_row_per_system_and_keeps_rows_of_other_workloads(
     # Processes with PyTorch, which have trained to a similar accuracy.
     assert all(float(row["memory_mb"]) > 50 for row in rows[1:])
     assert abs(float(rows[1]["accuracy"]) - float(rows[2]["accuracy"])) < 0.1
+
+
+def test_an_asynchronous_workload_has_rows_only_of_systems_that_can_run_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workload = TINY | {"cohort": 6, "convolutions": (3,), "asynchronous": True}
+    monkeypatch.setattr(peers, "WORKLOADS", {"tiny": ((1, 4, 4), workload)})
+    monkeypatch.setattr(peers, "find_python", lambda system, environments: Path(sys.executable))
+    out = tmp_path / "peers.csv"
+    peers.main(("tiny",), ("fedraa-local", "pfl"), repeats=1, out=out)
+    assert [row["system"] for row in csv.DictReader(out.open())] == ["bare", "fedraa-local"]
 
 
 def test_unique_bytes_grows_with_private_memory() -> None:

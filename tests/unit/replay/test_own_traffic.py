@@ -1,0 +1,64 @@
+"""Runs whose RoundState or aggregator sets the traffic of a task can be replayed."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from needed_models import needed_model
+from refusals import refuses
+
+import fedraa as fl
+from fedraa.aggregation.coverage_mean import CoverageMean
+from fedraa.messages import ExtraBuffers
+from fedraa.server.round_state import RoundState
+from fedraa.server.round_update import Mean
+
+# The parameters of an MLP with 8 hidden units for digits.
+SIZE = 64 * 8 + 8 + 8 * 10 + 10
+SMALL: dict[str, Any] = {"clients": 3, "hidden": (8,), "local_steps": 1, "rounds": 2, "quiet": True, "engine": "local"}
+
+
+class SendsTwo(RoundState):
+    extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=2)
+
+    def send(self, client: int, assignment: Any) -> dict[str, Any]:
+        return {"a": assignment.submodel.take(self.zeros), "b": assignment.submodel.take(self.zeros)}
+
+    def start(self, run: Any) -> None:
+        self.zeros = np.zeros(run.size, np.float32)
+
+
+@pytest.mark.parametrize("options", [{}, {"aggregator": "median"}])
+def test_replay_of_a_custom_round_state(tmp_path: Path, options: dict[str, Any]) -> None:
+    method = fl.Method(name="own", update=Mean(auxiliary=SendsTwo()))
+    history = fl.run(method=method, out=tmp_path / "run", **SMALL | options)
+    # In two rounds, each of the three clients receives the model and two buffers of float32.
+    assert history.summary["bytes_down"] == 2 * 3 * 3 * 4 * SIZE
+    assert "consistent" in fl.replay(tmp_path / "run")
+
+
+class SendsTen(CoverageMean):
+    def traffic_sizes(self, client: int, assignment: Any) -> tuple[int, int]:
+        return 10, 5
+
+
+def test_replay_of_a_custom_aggregator_that_sets_the_traffic(tmp_path: Path) -> None:
+    history = fl.run(method="fedavg", aggregator=SendsTen(), out=tmp_path / "run", **SMALL)
+    assert history.summary["bytes_down"] == 2 * 3 * 4 * 10
+    assert history.summary["bytes_up"] == 2 * 3 * 4 * 5
+    assert "consistent" in fl.replay(tmp_path / "run")
+
+
+def test_replay_of_flora_with_full_submodels(tmp_path: Path) -> None:
+    options = SMALL | needed_model("flora") | {"hidden": (200,)}
+    fl.run(method="flora", submodel="full", out=tmp_path / "run", **options)
+    assert "consistent" in fl.replay(tmp_path / "run")
+
+
+@pytest.mark.parametrize("sizes", ["ab", (1, -2), (1, SIZE + 1), (1,), 3])
+def test_wrong_traffic_sizes_are_refused(tmp_path: Path, sizes: object) -> None:
+    own = type("Odd", (CoverageMean,), {"traffic_sizes": lambda self, client, assignment: sizes})()
+    with refuses("aggregator", "Odd.traffic_sizes", got=sizes):
+        fl.run(method="fedavg", aggregator=own, out=tmp_path / "run", **SMALL)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,189 @@
+"""A mistake in a hook of a custom component, such as `memory` or `begin`, is one sentence with its field."""
+
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from refusals import refuses
+
+import fedraa as fl
+from fedraa.client.gradient_transforms import AddVector, Clipping, Proximal
+from fedraa.client.local_step import begin_transforms
+from fedraa.components.calls import convert_errors
+from fedraa.engine.executor import may_be_client_fault
+from fedraa.errors import InputError, RunFailed, short_text
+from fedraa.server.round_state import RoundState
+from fedraa.server.round_update import Mean
+
+SMALL: dict[str, Any] = {"clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True, "engine": "local"}
+
+
+def fails(*arguments: Any, **values: Any) -> Any:
+    raise RuntimeError("broken")
+
+
+def leaves(*arguments: Any, **values: Any) -> Any:
+    sys.exit(3)
+
+
+def odd(base: type, *arguments: Any, **methods: Any) -> Any:
+    """Return an object of a subclass named Odd."""
+    return type("Odd", (base,), methods)(*arguments)
+
+
+def returning(value: object) -> Any:
+    return lambda *arguments, **values: value
+
+
+def rule(**methods: Any) -> dict[str, Any]:
+    return {"method": "fedasync", "async_rule": odd(fl.AsyncRule, apply_update=fails, **methods)}
+
+
+def aggregator(**methods: Any) -> dict[str, Any]:
+    return {"method": "fedavg", "aggregator": odd(fl.Aggregator, **({"add": fails, "finish": fails} | methods))}
+
+
+def optimizer(**methods: Any) -> dict[str, Any]:
+    return {"method": "fedavg", "local_optimizer": odd(fl.LocalOptimizer, descend=fails, **methods)}
+
+
+def algorithm(**methods: Any) -> dict[str, Any]:
+    own = odd(fl.LocalAlgorithm, **methods)
+    return {"method": fl.Method(name="own", local=replace(fl.method("fedavg").local, algorithm=own))}
+
+
+def compressor(size: Any, **methods: Any) -> dict[str, Any]:
+    return {"compress": odd(fl.Compressor, apply=lambda self, delta, rng: delta, bytes=size, **methods)}
+
+
+def attack(**methods: Any) -> dict[str, Any]:
+    return {"method": "fedavg", "attack": odd(fl.Attack, **methods), "attackers": 0.4}
+
+
+BEFORE_THE_START = [
+    *((rule(memory=returning(size)), "async_rule", "Odd.memory") for size in ("x", None, True, -1, float("nan"))),
+    (rule(memory=fails), "async_rule", "Odd"),
+    (aggregator(memory=returning("x")), "aggregator", "Odd.memory"),
+    (aggregator(memory=fails), "aggregator", "Odd"),
+    ({"method": fl.Method(update=Mean(auxiliary=odd(RoundState, memory=returning(-1))))}, "auxiliary", "Odd.memory"),
+    *((compressor(returning(size)) | {"method": "fedavg"}, "compress", "Odd.bytes") for size in ("x", -1, 0.5, None)),
+    (compressor(fails) | {"method": "fedavg"}, "compress", "Odd"),
+    (
+        compressor(lambda self, n: n, for_feedback=fails) | {"method": "fedavg", "error_feedback": "ef21"},
+        "compress",
+        "Odd",
+    ),
+    (optimizer(buffers=returning("velocity")), "local_optimizer", "Odd.buffers"),
+    (optimizer(buffers=fails), "local_optimizer", "Odd"),
+    (optimizer(check=fails), "local_optimizer", "Odd"),
+    (algorithm(kept=property(returning("last"))), "method.local.algorithm", "Odd.kept"),
+    (algorithm(kept=property(fails)), "method.local.algorithm", "Odd"),
+    (attack(start=fails), "attack", "Odd"),
+    (attack(forge=fails), "attack", "Odd"),
+    (attack(forge=leaves), "attack", "Odd"),
+    (attack(forge=lambda self, delta, rng: delta[:2]), "attack", "Odd.forge"),
+    (attack(poison=returning(None)), "attack", "Odd"),
+    ({"metrics": (leaves,)}, "metrics", "leaves"),
+    (
+        {"method": "fedavg", "server_optimizer": odd(fl.ServerOptimizer, step=fails, server_lr="x")},
+        "server_optimizer.server_lr",
+        "'x'",
+    ),
+    ({"gradient_transforms": (Proximal(-1.0),)}, "gradient_transforms.rho", "-1"),
+    ({"gradient_transforms": (Clipping(0.0),)}, "gradient_transforms.bound", "0"),
+    ({"gradient_transforms": (np,)}, "gradient_transforms", "numpy"),
+]
+
+
+@pytest.mark.parametrize(("fields", "field", "name"), BEFORE_THE_START)
+def test_hook_with_a_mistake_is_refused_before_the_start(
+    tmp_path: Path, fields: dict[str, Any], field: str, name: str
+) -> None:
+    with refuses(field, name):
+        fl.run(**SMALL | fields, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def no_steps(self: Any, run: Any) -> None:
+    run.record_loss(torch.ones(()))
+
+
+def replies_with_a_number(self: Any, run: Any) -> None:
+    fl.LocalAlgorithm.train(self, run)
+    run.reply["g"] = 3
+
+
+def adds_a_number(self: Any, run: Any) -> None:
+    run.add_term(3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        (optimizer(start=fails), ("local_optimizer", "Odd", "RuntimeError")),
+        (optimizer(start=returning(None)), ("local_optimizer", "Odd.start")),
+        (algorithm(train=no_steps), ("method.local.algorithm", "Odd.train", "run.step")),
+        (algorithm(train=replies_with_a_number), ("method.local.algorithm", "Odd.train", "run.reply['g']")),
+        (algorithm(train=adds_a_number), ("method.local.algorithm", "run.add_term", "got 3")),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
+def test_hook_of_a_client_with_a_mistake_is_named_when_all_clients_failed(
+    tmp_path: Path, fields: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    with refuses("clients", *names, error=RunFailed):
+        fl.run(**SMALL | fields, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("begin", [fails, leaves, returning(None)])
+def test_begin_of_a_gradient_transform_with_a_mistake_is_named(begin: Any) -> None:
+    own = odd(fl.GradientTransform, apply=fails, begin=begin)
+    with refuses("gradient_transforms", "Odd"):
+        begin_transforms([own], {})
+
+
+def test_begin_without_the_buffer_that_the_transform_needs_names_the_buffer() -> None:
+    with refuses("gradient_transforms", "AddVector", "control"):
+        begin_transforms([AddVector()], {})
+
+
+def test_subclass_of_a_built_in_transform_is_checked_like_a_custom_one(tmp_path: Path) -> None:
+    own = odd(Proximal, 0.1, apply=lambda self, grad, context: grad * 2)
+    with (
+        pytest.warns(fl.RunWarning),
+        refuses("clients", "gradient_transforms", "Odd.apply", "in place", error=RunFailed),
+    ):
+        fl.run(**SMALL, gradient_transforms=(own,), out=tmp_path / "run")
+
+
+def test_error_of_a_custom_component_names_it_even_if_its_text_looks_like_a_field() -> None:
+    def shapes() -> None:
+        raise ValueError("shape: 3 is wrong")
+
+    with refuses("aggregator", "shapes", "shape: 3 is wrong"), convert_errors("aggregator", shapes):
+        shapes()
+
+
+def test_rule_that_cannot_be_copied_is_named(tmp_path: Path) -> None:
+    own = rule()["async_rule"]
+    own.lock = threading.Lock()
+    with refuses("async_rule", "Odd"):
+        fl.run(**SMALL, method="fedasync", async_rule=own, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["MemoryError", "OutOfMemoryError", "AcceleratorError"])
+def test_lack_of_memory_inside_of_a_custom_component_is_no_fault_of_the_client(name: str) -> None:
+    with pytest.raises(InputError) as caught, convert_errors("local_optimizer", fails):
+        raise type(name, (RuntimeError,), {})("no memory")
+    assert not may_be_client_fault(caught.value)
+    assert may_be_client_fault(ValueError("a wrong sample"))
+
+
+def test_a_module_is_described_by_its_name() -> None:
+    assert short_text(np) == "the module numpy"
