@@ -16,6 +16,7 @@ from benchmarks.studies.results import Result, mean_accuracies
 from benchmarks.studies.setting import chance_level
 from benchmarks.studies.verdict import (
     CANNOT_TELL,
+    CANNOT_TELL_TOO_FEW,
     NOT_RUN,
     ONLY,
     OTHER_WAY,
@@ -91,6 +92,9 @@ def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advant
             where = ", ".join(name for name in (result.size, column) if name and name != EVERYWHERE)
             less = metric.better == "less"
             gained = measure_advantage(where, (better, worse), lines[0], lines[1], less=less, ratio=metric.own_units)
+            percent = "%" in metric.name
+            if gained.is_coarse(percent=percent):
+                gained = replace(gained, coarse=True, enough_seeds=gained.seeds_to_decide(percent=percent))
             if not gained.ratio:
                 gained = _clip_interval(gained, metric.within[1] - metric.within[0])
             reasons = {weak.get(place, "") for place in places}
@@ -98,7 +102,7 @@ def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advant
                 gained = replace(gained, weak=reasons.pop())
             if never_reached(lines[0]) and never_reached(lines[1]):
                 gained = replace(gained, weak=NOT_REACHED)
-            comparisons.append(replace(gained, coarse=gained.is_coarse(percent="%" in metric.name)))
+            comparisons.append(gained)
     return comparisons
 
 
@@ -227,6 +231,21 @@ def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str
     if undecided and not name.startswith(CANNOT_TELL):
         reasons = " or ".join(sorted(set(undecided)))
         text += f"; {len(undecided)} of {len(comparisons)} comparisons cannot tell ({reasons})"
+    if name == CANNOT_TELL_TOO_FEW:
+        text += describe_limit(strong)
     if claim.why and name not in (REPRODUCED, NOT_RUN):
         text += f". {claim.why}"
     return text
+
+
+def describe_limit(comparisons: Sequence[Advantage]) -> str:
+    """Return a text with the number of seeds that would decide the comparison that needs the fewest seeds.
+
+    The text begins with a full stop. It is empty if all these numbers are unknown.
+    """
+    known = [(one.enough_seeds, one) for one in comparisons if one.enough_seeds is not None]
+    if not known:
+        return ""
+    seeds, easiest = min(known, key=lambda pair: pair[0])
+    names = f"{easiest.names[0]} over {easiest.names[1]}"
+    return f". With the present variance, about {seeds} seeds would decide a comparison: {easiest.where}, {names}"

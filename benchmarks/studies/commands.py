@@ -44,6 +44,8 @@ from fedraa.settings.terms import Terms, on_terms
 from fedraa.settings.tuned import read_tuned
 
 RACE = "race"
+# The command and the page of a study list at most this number of consecutive seeds.
+MAX_LISTED_SEEDS = 20
 
 
 def list_studies() -> None:
@@ -94,7 +96,10 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
     """
     command = f"python -m benchmarks run {study} --{size}"
     if options.seeds:
-        command += f" --seeds {' '.join(map(str, options.seeds))}"
+        arguments = " ".join(map(str, options.seeds))
+        if _is_long_range(options.seeds):
+            arguments = f"$(seq {options.seeds[0]} {options.seeds[-1]})"
+        command += f" --seeds {arguments}"
     if options.data_dir:
         command += " --data-dir DATA"
     if options.terms:
@@ -102,6 +107,11 @@ def command_line(study: str, size: str, options: RunOptions) -> str:
     if options.tuned:
         command += f" --tuned {options.tuned.name}"
     return command
+
+
+def _is_long_range(seeds: Sequence[int]) -> bool:
+    """Return True if the seeds are consecutive and too many to list."""
+    return len(seeds) > MAX_LISTED_SEEDS and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
 
 
 def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
@@ -157,9 +167,10 @@ def report_study(study: Study, runs: Sequence[Finished], directory: Path, size: 
     histories = [History(run.directory) for run in runs if not run.failure]
     commits = sorted({str(history.config["commit"]) for history in histories})
     seconds = sum(float(str(history.summary["wall"])) for history in histories)
-    source = (
-        f", commit {' and '.join(commits)}, seeds {' '.join(map(str, study.seeds))}, {seconds / 60:.1f} core minutes"
-    )
+    seeds = " ".join(map(str, study.seeds))
+    if _is_long_range(study.seeds):
+        seeds = f"{study.seeds[0]} to {study.seeds[-1]}"
+    source = f", commit {' and '.join(commits)}, seeds {seeds}, {seconds / 60:.1f} core minutes"
     base = directory / file_name(study.name, size)
     rows = make_frame(study, numbers).to_csv(index=False, float_format="%.6g")
     write_text(base.with_suffix(".csv"), f"# {command}{source}\n# {describe_setting(study)}\n{rows}")

@@ -14,6 +14,7 @@ from benchmarks.studies.claims import (
     PaperClaim,
     adjust_by_paper,
     compare_results,
+    describe_limit,
     describe_places,
     format_row,
     load_claims,
@@ -23,6 +24,7 @@ from benchmarks.studies.forest import draw_forest
 from benchmarks.studies.results import RESULTS, Result, read_results
 from benchmarks.studies.tables import markdown_table
 from benchmarks.studies.verdict import (
+    CANNOT_TELL_TOO_FEW,
     NOT_RUN,
     ONLY,
     REPRODUCED,
@@ -167,6 +169,8 @@ def _list_by_verdict(judged: Sequence[Judged]) -> str:
             text = f"- {one.claim.says} ({one.claim.place}: {one.claim.figures})"
             if verdict == ONLY:
                 text += f". It holds in: {describe_places(one.comparisons)}"
+            if verdict == CANNOT_TELL_TOO_FEW:
+                text += describe_limit(exclude_weak(one.comparisons))
             if one.claim.why and verdict not in (REPRODUCED, NOT_RUN):
                 text += f". {one.claim.why}"
             lines.append(text)

@@ -114,7 +114,7 @@ def make_frame(study: Study, numbers: Sequence[Entry]) -> pd.DataFrame:
                 "failed": entry.failed,
                 "mean": entry.mean,
                 "ci95": entry.half_width,
-                "p_compare_with_reference": entry.p,
+                "p_against_reference": entry.p,
                 "of_reference": of_reference,
                 "paper": entry.paper,
                 "paper_of_reference": paper_of_reference,

@@ -4,6 +4,7 @@ All pages with results of studies use this test.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -41,6 +42,8 @@ VERDICTS = (
 # If a paper gives no numbers, the claimed advantage is assumed to be RESOLVED_POINTS percentage points, or the ratio
 # RESOLVED_RATIO.
 RESOLVED_POINTS, RESOLVED_RATIO = 4.0, 1.44
+# `Advantage.seeds_to_decide` searches up to this number.
+MAX_SEEDS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Advantage:
         weak: The reason why the numbers can hardly differ: `saturated`, `at chance` or `target not reached`. Otherwise
             empty.
         coarse: The result of `is_coarse`: True if there are too few seeds to decide.
+        enough_seeds: The result of `seeds_to_decide` if `coarse` is True; None if it is unknown.
         paper: The advantage in the paper; NaN if the paper does not have both numbers.
     """
 
@@ -77,6 +81,7 @@ class Advantage:
     p: float = math.nan
     weak: str = ""
     coarse: bool = False
+    enough_seeds: int | None = None
     paper: float = math.nan
 
     @property
@@ -108,15 +113,40 @@ class Advantage:
         """
         if self.decides or self.low == self.high:
             return False
+        return self._width > self._narrow_width(percent=percent)
+
+    def seeds_to_decide(self, *, percent: bool) -> int | None:
+        """Return the number of seeds with which the interval would not be too wide, if the variance stays the same.
+
+        The result is None if it is unknown: the interval has no ends, or no width is narrow enough.
+
+        Args:
+            percent: True if the numbers are percentages.
+        """
+        narrow = self._narrow_width(percent=percent)
+        if self.n < 2 or not narrow or not math.isfinite(self._width):
+            return None
+        spread = self._width / _width_of_seeds(self.n)
+        seeds = range(2, MAX_SEEDS)
+        return seeds[0] + bisect_left(seeds, True, key=lambda n: spread * _width_of_seeds(n) <= narrow)
+
+    @property
+    def _width(self) -> float:
+        """The width of the interval, for a ratio on the scale of logarithms."""
         if not all(map(math.isfinite, (self.low, self.high))) or (self.ratio and self.low <= 0):
-            return True
+            return math.inf
         if self.ratio:
-            paper = RESOLVED_RATIO if math.isnan(self.paper) else self.paper
-            return math.log(self.high / self.low) > abs(math.log(paper)) / 2
+            return math.log(self.high / self.low)
+        return self.high - self.low
+
+    def _narrow_width(self, *, percent: bool) -> float:
+        """Return the width that decides a claim: half of the paper's advantage, for a ratio of its logarithm."""
         paper = self.paper
+        if self.ratio:
+            return abs(math.log(RESOLVED_RATIO if math.isnan(paper) else paper)) / 2
         if math.isnan(paper):
             paper = RESOLVED_POINTS if percent else 0.0
-        return self.high - self.low > abs(paper) / 2
+        return abs(paper) / 2
 
     @property
     def p_of_claim(self) -> float:
@@ -138,6 +168,11 @@ class Advantage:
         if self.low == self.high:
             return f"{numbers}: {form.format(self.mean)}"
         return f"{numbers}: {form.format(self.mean)} ({form.format(self.low)} to {form.format(self.high)})"
+
+
+def _width_of_seeds(n: int) -> float:
+    """Return the width of the 95 % interval of a mean of `n` values, divided by their standard deviation."""
+    return float(2 * stats.t.ppf(1 - LEVEL / 2, n - 1)) / math.sqrt(n)
 
 
 def _number_text(value: float) -> str:

@@ -16,6 +16,7 @@ from benchmarks.studies.claims import (
     PaperClaim,
     compare_results,
     describe_comparisons,
+    describe_limit,
     describe_verdict,
     load_claims,
     study_metrics,
@@ -120,6 +121,29 @@ def test_interval_is_coarse_if_it_is_wider_than_half_of_the_papers_advantage() -
     # An interval that excludes 0 is never coarse. A comparison is coarse if a seed did not reach the target.
     assert not of((11, 21.1, 31), (10, 20, 30)).is_coarse(percent=False)
     assert of((1, 2), (3, INF), less=True, ratio=True).is_coarse(percent=False)
+
+
+def test_seeds_to_decide_is_the_first_number_with_a_narrow_interval() -> None:
+    """Differences -1, 0, 1: deviation 1. With n seeds the interval is 2 t(.975, n - 1) / sqrt(n) wide.
+
+    That is 2.0989 for n = 6, 1.8497 for n = 7 and .9946 for n = 18. The log ratios -.1, 0, .1 have a tenth of it.
+    """
+    gained = of((9, 20, 31), (10, 20, 30))
+    assert gained.seeds_to_decide(percent=True) == 7
+    assert replace(gained, paper=2.0).seeds_to_decide(percent=True) == 18
+    assert replace(gained, paper=-2.0).seeds_to_decide(percent=True) == 18
+    times = of((math.exp(-0.1), 1, math.exp(0.1)), (1, 1, 1), ratio=True)
+    assert replace(times, paper=math.exp(0.2 * 2.0)).seeds_to_decide(percent=False) == 7
+    # No width of an interval in other units is narrow enough, and an interval without ends has no variance.
+    assert gained.seeds_to_decide(percent=False) is None
+    assert of((1, 2), (3, INF), less=True, ratio=True).seeds_to_decide(percent=False) is None
+
+
+def test_limit_is_the_comparison_that_needs_the_fewest_seeds() -> None:
+    noise = of((1, 9), (2, 3))
+    easy, hard = replace(noise, enough_seeds=20, where="standard"), replace(noise, enough_seeds=30)
+    assert describe_limit([hard, noise, easy]).endswith("about 20 seeds would decide a comparison: standard, a over b")
+    assert describe_limit([noise]) == ""
 
 
 def test_comparisons_with_too_few_seeds_do_not_hold() -> None:

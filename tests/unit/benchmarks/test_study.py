@@ -17,7 +17,7 @@ import torch
 from refusals import refuses
 from torch import nn
 
-from benchmarks.studies.commands import run_study
+from benchmarks.studies.commands import command_line, run_study
 from benchmarks.studies.generalisation import (
     FLATNESS_SAMPLES,
     draw_direction,
@@ -252,6 +252,13 @@ def test_mistakes_are_told_before_anything_runs(tmp_path: Path):
     with refuses("seeds", got=(1, 1)):
         run_study("subdismo_delta", RunOptions(quick=True, data_dir=tmp_path, seeds=(1, 1), out=tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_command_of_a_study_lists_seeds_or_names_a_long_range() -> None:
+    command = "python -m benchmarks run s --quick --seeds"
+    assert command_line("s", "quick", RunOptions(seeds=(0, 1, 2))) == f"{command} 0 1 2"
+    assert command_line("s", "quick", RunOptions(seeds=tuple(range(5, 30)))) == f"{command} $(seq 5 29)"
+    assert command_line("s", "quick", RunOptions(seeds=(*range(25), 30))).endswith("23 24 30")
 
 
 def test_a_changed_cell_is_another_directory(tmp_path: Path):
