@@ -97,9 +97,9 @@ CNN: dict[str, object] = {"convolutions": (32, 64), "hidden": (128,), "lr": 0.2}
 WORKLOADS: dict[str, tuple[tuple[int, ...], dict[str, object]]] = {
     # The FLUTE paper compares frameworks with this workload.
     "lr-mnist": (MNIST, {"clients": 1000, "cohort": 10, "samples": 60, "batch": 10, "rounds": 100, "hidden": ()}),
-    "mlp-10": (MNIST, {"clients": 10, "cohort": 10, "samples": 6000, "batch": 32, "rounds": 4, "hidden": (200,)}),
-    "mlp-100": (MNIST, {"clients": 100, "cohort": 100, "samples": 600, "batch": 32, "rounds": 4, "hidden": (200,)}),
-    "mlp-1000": (MNIST, {"clients": 1000, "cohort": 1000, "samples": 60, "batch": 32, "rounds": 4, "hidden": (200,)}),
+    "mlp-10": (MNIST, {"clients": 10, "cohort": 10, "samples": 6000, "batch": 32, "rounds": 10, "hidden": (200,)}),
+    "mlp-100": (MNIST, {"clients": 100, "cohort": 100, "samples": 600, "batch": 32, "rounds": 10, "hidden": (200,)}),
+    "mlp-1000": (MNIST, {"clients": 1000, "cohort": 1000, "samples": 60, "batch": 32, "rounds": 10, "hidden": (200,)}),
     # The benchmark of pfl-research on CIFAR-10 has these numbers of clients and samples.
     "cnn-50": (CIFAR, {"clients": 1000, "cohort": 50, "samples": 50, "batch": 10, "rounds": 6, **CNN}),
     # The benchmark of BlazeFL has 100 clients and five epochs.
