@@ -39,8 +39,9 @@ from fedraa.errors import InputError, RunFailed
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers.csv"
 PROGRAMS = Path(__file__).parent / "peer_programs"
-# A look at the memory of a system on Ray takes 0.05 s of CPU time. More frequent looks would slow down such systems.
-SECONDS_BETWEEN_LOOKS = 2.0
+# The seconds between two looks at the memory. At first they are short, because a process may end soon.
+# A look at a system on Ray takes 0.05 s of CPU time. More frequent looks at its rounds would slow it down.
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 2.0
 LONGEST_S = 900
 
 
@@ -275,13 +276,15 @@ def watch_memory(process: subprocess.Popen[bytes], deadline: float) -> float:
     The process is killed at `deadline`, a Unix time.
     """
     peak = 0.0
+    wait_s = FIRST_WAIT_S
     while process.poll() is None:
         family = [process.pid, *list_descendants(process.pid)]
         peak = max(peak, sum(map(unique_bytes, family)))
         if time.time() > deadline:
             process.kill()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(SECONDS_BETWEEN_LOOKS)
+            process.wait(wait_s)
+        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
     return peak
 
 
