@@ -197,7 +197,7 @@ def _describe_command(paper: PaperPage, judged: Sequence[Judged], results: Mappi
             lines.append(f"- {one.claim.says} ({one.claim.metric}): {found}")
     lines += [
         "",
-        "[Your own verdicts](../research/claims.md#your-own-verdicts) says how to compute verdicts from your runs.",
+        "To compute verdicts from your own runs, see [Your own verdicts](../research/claims.md#your-own-verdicts).",
     ]
     return "\n".join(lines)
 

@@ -46,7 +46,7 @@ from fedraa.submodels.personal_layers import find_personal, personal_mask
 DEFAULT_ROUNDS = 20
 # Maximum number of rounds of a run with a target and no other limit.
 DEFAULT_ROUNDS_TO_TARGET = 1000
-# Default number of clients whose personal models an evaluation tests.
+# An evaluation tests the personal models of this number of clients by default.
 PERSONAL_EVALS = 100
 # Number of samples from which an evaluation estimates the statistics of normalisation layers.
 STATISTICS_SAMPLES = 10_000

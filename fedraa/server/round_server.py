@@ -264,7 +264,7 @@ class RoundServer(Stateful):
         self._lr_steps: float = 0.0
         # Sum of the squared norms of the deltas.
         self._square: float = 0.0
-        # Mean learning rate of the task whose update arrived last.
+        # The mean learning rate of the last task that reported.
         self._lr = 0.0
         # Snapshots of the model at the start of the round, by submodel. The key None is the whole model.
         self._snapshots: dict[Submodel | None, SharedBuffer] = {}

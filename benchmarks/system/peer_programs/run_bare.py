@@ -59,13 +59,13 @@ def train_asynchronously(work: Work, model: torch.nn.Module, pipes: Sequence[Con
     """
     state = {name: value.numpy() for name, value in model.state_dict().items()}
     tasks = deque((client, 0, state) for client in range(work.clients))
-    versions: dict[Connection, int] = {}
-    clients: dict[Connection, int] = {}
+    # The client and the version of the task that each process trains.
+    in_progress: dict[Connection, tuple[int, int]] = {}
 
     def send_oldest_task(pipe: Connection) -> None:
-        client, versions[pipe], received = tasks.popleft()
+        client, version, received = tasks.popleft()
         pipe.send((received, [client]))
-        clients[pipe] = client
+        in_progress[pipe] = (client, version)
 
     for pipe in pipes:
         send_oldest_task(pipe)
@@ -74,9 +74,10 @@ def train_asynchronously(work: Work, model: torch.nn.Module, pipes: Sequence[Con
         ready = wait(pipes)[0]
         assert isinstance(ready, Connection)
         trained = ready.recv()
-        weight = WEIGHT * (1 + step - versions[ready]) ** -0.5
+        client, version = in_progress[ready]
+        weight = WEIGHT * (1 + step - version) ** -0.5
         state = {name: (1 - weight) * value + weight * trained[name] for name, value in state.items()}
-        tasks.append((clients[ready], step + 1, state))
+        tasks.append((client, step + 1, state))
         send_oldest_task(ready)
         if (step + 1) % work.cohort == 0:
             ends.append(now())

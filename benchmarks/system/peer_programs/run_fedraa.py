@@ -22,10 +22,12 @@ def main() -> None:
     x_train, y_train, x_test, y_test = (
         np.asarray(work.array(name)) for name in ("x_train", "y_train", "x_test", "y_test")
     )
-    updates = work.rounds * work.cohort
-    settings: dict[str, Any] = {"method": "fedasync", "updates": updates, "eval_every": updates}
-    settings |= {"staleness": "polynomial", "prox_mu": 0.0}
-    if not work.asynchronous:
+    settings: dict[str, Any]
+    if work.asynchronous:
+        updates = work.rounds * work.cohort
+        settings = {"method": "fedasync", "updates": updates, "eval_every": updates}
+        settings |= {"staleness": "polynomial", "prox_mu": 0.0}
+    else:
         settings = {"method": "fedavg", "rounds": work.rounds, "eval_every": work.rounds}
         settings["participation"] = f"sample:{work.cohort}"
     dataset = fl.Dataset("peers", x_train, y_train, x_test, y_test, classes=10)
