@@ -131,14 +131,14 @@ def test_the_factor_falls_if_most_losses_have_risen() -> None:
 def test_the_factor_does_not_fall_if_only_one_fast_client_has_risen_losses() -> None:
     factor = AdaptiveFactor(0.0, 3, 3)
     for client in range(3):
-        factor.receive(client, 0.6, 1.0)
+        factor.receive(client, 0.3, 1.0)
     # Client 0 sends all following updates. Of the two other clients, client 2 counts as recent for longer.
     before = math.log(factor.value)
     for number in range(1, RECENT * 3):
-        factor.receive(0, 0.6, 2.0)
-        assert math.log(factor.value) == pytest.approx(before + number * 0.6 / 3)
+        factor.receive(0, 0.3, 2.0)
+        assert math.log(factor.value) == pytest.approx(before + number * 0.3 / 3)
     highest = factor.value
-    factor.receive(0, 0.6, 2.0)
+    factor.receive(0, 0.3, 2.0)
     assert factor.value < highest / 2
 
 
@@ -163,11 +163,32 @@ def test_falls_end_at_a_sixteenth_of_the_highest_factor_with_the_lowest_losses()
     assert after_falls == pytest.approx([1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16, 1 / 16])
 
 
+def test_the_factor_is_at_most_8_until_the_losses_have_fallen_by_a_tenth() -> None:
+    factor = AdaptiveFactor(0.0, 3, 3)
+
+    def receive(losses: Sequence[float], times: int) -> float:
+        for client in list(range(3)) * times:
+            factor.receive(client, 1.0, losses[client])
+        return factor.value
+
+    # The first losses of the clients are 1, 2 and 4. Their median relative loss stays above 0.9.
+    assert receive([1.0, 2.0, 4.0], 10) == pytest.approx(8)
+    assert receive([0.91, 1.0, 3.7], 10) == pytest.approx(8)
+    # It is 0.89 after the update of client 0, and the factor rises by exp(1 / 3) with each update.
+    assert receive([0.89, 1.0, 3.7], 1) == pytest.approx(8 * math.e)
+    # The limit stays off if the losses rise to 0.95 again.
+    assert receive([0.95, 1.9, 3.8], 1) == pytest.approx(8 * math.e**2)
+
+
 def test_the_factor_is_bounded() -> None:
     factor = AdaptiveFactor(0.0, 1, 1)
-    for _ in range(100):
-        factor.receive(0, 1.0, 1.0)
+    for loss in [1.0, *[0.5] * 100]:
+        factor.receive(0, 1.0, loss)
     assert factor.value == pytest.approx(1e4)
+    factor = AdaptiveFactor(0.0, 1, 1)
+    for _ in range(100):
+        factor.receive(0, -1.0, 1.0)
+    assert factor.value == pytest.approx(1e-4)
 
 
 def test_rates_multiply_the_base_rate_and_survive_a_restart() -> None:
