@@ -42,9 +42,9 @@ class PolyakAveraging:
     def closes_at(self) -> float:
         return self._server.closes_at
 
-    def close_late(self, now: float) -> Iterable[int]:
+    def close_round(self, now: float) -> Iterable[int]:
         before = self._server.step
-        waiting = self._server.close_late(now)
+        waiting = self._server.close_round(now)
         self._update_mean(before)
         return waiting
 
@@ -64,12 +64,6 @@ class PolyakAveraging:
         before = self._server.step
         waiting = self._server.drop(task, error, now)
         # If the round waited only for the dropped task, the call above has ended the round and changed the model.
-        self._update_mean(before)
-        return waiting
-
-    def end_empty_round(self, now: float) -> Iterable[int]:
-        before = self._server.step
-        waiting = self._server.end_empty_round(now)
         self._update_mean(before)
         return waiting
 

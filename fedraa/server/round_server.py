@@ -214,10 +214,7 @@ class RoundServer(Stateful):
         self.task_table.drop(dropped, error, now)
         return self._end_round_if_complete(dropped, now)
 
-    def end_empty_round(self, now: float) -> Iterable[int]:
-        return self._end_round("count", now)
-
-    def close_late(self, now: float) -> Iterable[int]:
+    def close_round(self, now: float) -> Iterable[int]:
         return self._end_round("deadline", now)
 
     def state(self) -> State:
