@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -229,9 +230,7 @@ def foreign_in(written: Mapping[str, Any]) -> list[str]:
 
 def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
     """Check the log and the configuration against the last intact checkpoint. Warn about damaged checkpoints."""
-    choice = choose_checkpoint(
-        directory / CHECKPOINTS, lambda state: describe_damage(directory, state["log"]), read_head
-    )
+    choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_head)
     if choice is None:
         return
     changed_field = first_difference(choice.state[ASKED], experiment)
