@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.backdoor import Backdoor
-from fedraa.callbacks.events import Limits
+from fedraa.callbacks.events import Limits, RunStart
 from fedraa.client.error_feedback import FEEDBACK
 from fedraa.client.input_adversary import declare_adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
@@ -273,6 +274,10 @@ class RunSpec:
             per_release = self.method.update.per_step
         delta = self.experiment.privacy_delta or default_delta(self.experiment.client_count)
         return PrivacyTerms(self.privacy.noise, delta, per_release, sampling, self.privacy.local)
+
+    def make_start(self, directory: Path, *, resumed: bool) -> RunStart:
+        """Return the facts about the run that callbacks receive when it starts or resumes in this directory."""
+        return RunStart(self.experiment, directory, self.limits, resumed, self.metric_spec, self.method.asynchronous)
 
     def without_training_rows(self) -> "RunSpec":
         """Return a copy of the run that has fewer training samples: only those that evaluations need.
