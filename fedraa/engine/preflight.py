@@ -32,7 +32,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.selection import is_routing
 from fedraa.server.staleness import STALENESS
 from fedraa.submodels.personal_layers import BATCH_NORM, find_personal
-from schedulers import TOLERANCE, delay_bound
+from schedulers import delay_bound, is_feasible
 
 # Maximum number of clients that an error names.
 MAX_NAMED_CLIENTS = 8
@@ -92,17 +92,18 @@ def _check_feasible(spec: RunSpec) -> None:
     """Raise InputError if some client could never get a task."""
     schedule = spec.method.schedule
     table = make_cost_model(spec).table([submodel.widths for submodel in spec.submodels])
-    cheapest = table.argmin(axis=1)
     costs = table.min(axis=1)
     worst = int(costs.argmax())
     if not np.isfinite(costs[worst]):
         problem = f"client {worst} lacks the memory to train any fragment"
         raise InputError("compute", problem, hint="give the client more memory, or cut smaller fragments")
     bound = schedule.delay_bound
-    if bound is not None and costs[worst] > bound * (1 + TOLERANCE) and SCHEDULER.resolve(schedule.scheduler).bounded:
+    if bound is None or is_feasible(costs, bound).all():
+        return
+    if SCHEDULER.resolve(schedule.scheduler).bounded:
         raise InputError(
             "delay_bound",
-            f"the cheapest fragment {cheapest[worst]} of client {worst} costs {costs[worst]:.4g}",
+            f"the cheapest fragment {table[worst].argmin()} of client {worst} costs {costs[worst]:.4g}",
             got=bound,
             expected=f"at least {costs[worst]:.4g}",
             hint=f"leave it out for the derived bound {delay_bound(table):.4g}",
