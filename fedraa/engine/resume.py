@@ -16,8 +16,7 @@ from fedraa.client.compression import COMPRESSOR
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.components.imports import import_object, importing_only
 from fedraa.components.registry import ComponentRegistry
-from fedraa.components.text import describe_component as describe_part
-from fedraa.components.text import is_foreign, matches_description, paths_in
+from fedraa.components.text import describe_component, is_foreign, matches_description, paths_in
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
@@ -183,13 +182,17 @@ def _resume_call(directory: Path, names: Sequence[str]) -> str:
 
 
 def _is_script_path(path: str) -> bool:
+    """Return True if only the script or notebook that defined the object can import it."""
     return "<" in path or path.startswith("__main__:")
 
 
 def _is_missing_script_object(name: str, path: str) -> bool:
     """Return True if `path` names an object that a script or notebook defined and that cannot be imported now."""
-    if "<" in path or not _is_script_path(path):
-        return "<" in path
+    # A path with `<`, such as that of a lambda, cannot be imported.
+    if "<" in path:
+        return True
+    if not _is_script_path(path):
+        return False
     try:
         import_object(name, path)
     except ValueError:
@@ -228,12 +231,20 @@ def foreign_in(written: Mapping[str, Any]) -> list[str]:
     return sorted(set(paths_in([value for name, value in written.items() if name not in may_change])))
 
 
-def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
-    """Check the log and the configuration against the last intact checkpoint. Warn about damaged checkpoints."""
+def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
+    """Check the log and the configuration against the last intact checkpoint. Warn about damaged checkpoints.
+
+    Args:
+        directory: The run directory.
+        pinned: The result of `pinned_settings` for the run's config.json.
+
+    Raises:
+        InputError: A pinned setting changed after the checkpoint, or no checkpoint can be used.
+    """
     choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_head)
     if choice is None:
         return
-    changed_field = first_difference(choice.state[ASKED], experiment)
+    changed_field = first_difference(choice.state[ASKED], pinned)
     if changed_field is not None:
         problem = f"it {changed_field} when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")
@@ -245,14 +256,15 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:
     """Raise InputError for the first field in `names` that differs between two experiments."""
     for name in sorted(names):
-        if now[name] == was.get(name):
+        before = was.get(name)
+        if now[name] == before:
             continue
         if isinstance(now[name], dict):
             # The value is too long for a sentence.
             raise InputError(name, "the run was started with another value", hint="give the same value")
-        problem = f"the run was started with {short_text(was.get(name))}"
-        if was.get(name) is None:
+        if before is None:
             raise InputError(name, "the run was started without it", got=now[name], hint="leave it out")
+        problem = f"the run was started with {short_text(before)}"
         raise InputError(name, problem, got=now[name], hint="give the same value")
 
 
@@ -341,7 +353,7 @@ def _creates_component(text: str, described: Mapping[str, Any], where: str) -> b
     registry = _REGISTRIES.get(where.rpartition(".")[2])
     if registry is None or is_foreign(text):
         return matches_description(text, described)
-    return bool(json.loads(json.dumps(describe_part(registry.resolve(text)))) == described)
+    return bool(json.loads(json.dumps(describe_component(registry.resolve(text)))) == described)
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:
