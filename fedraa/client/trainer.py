@@ -250,7 +250,7 @@ class Trainer:
         parts = replace(self._local, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
-    def _iter_minibatches(self, work: Work, stream: str = "", epochs: int | None = None) -> Iterator[Shard]:
+    def _iter_minibatches(self, work: Work, stream: str, epochs: int | None) -> Iterator[Shard]:
         """Yield the minibatches of a task, changed by the random transforms of samples.
 
         Args:
@@ -305,7 +305,7 @@ class Trainer:
             return task.steps
         return self._local.count_steps(samples)
 
-    def _iter_orders(self, task: Task, samples: int, stream: str = "") -> tuple[Iterator[npt.NDArray[np.int64]], int]:
+    def _iter_orders(self, task: Task, samples: int, stream: str) -> tuple[Iterator[npt.NDArray[np.int64]], int]:
         """Return an iterator over the order of the samples in each pass, and the number of the task's first minibatch.
 
         This number is not 0 if the task continues a pass of the client's previous task.

@@ -339,7 +339,7 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
     ]
 
 
-def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
+def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None) -> str:
     """Return a text with the first clients' numbers and names, and the number of other clients."""
     words = []
     for client in clients[:MAX_NAMED_CLIENTS].tolist():

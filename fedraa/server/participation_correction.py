@@ -41,7 +41,7 @@ def planned_balances(
     shapes: Sequence[Widths],
     samples: npt.NDArray[np.int64],
     power: float,
-    at_a_time: int | None = None,
+    at_a_time: int | None,
 ) -> Floats:
     """Return each client's participation correction [N], a factor for its updates, from the current costs of tasks.
 

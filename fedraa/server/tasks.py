@@ -356,7 +356,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
 def restored_flights(
     states: Sequence[State],
     decisions: Iterable[Dispatch],
-    send: Callable[[list[Task]], list[Task]] | None = None,
+    send: Callable[[list[Task]], list[Task]] | None,
 ) -> list[InFlightTask]:
     """Return a checkpoint's tasks in flight. `TaskTable.restore_in_flight` documents the arguments."""
     assignments = [Assignment.restored(state["assignment"]) for state in states]
