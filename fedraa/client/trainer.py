@@ -288,15 +288,18 @@ class Trainer:
 
         `_iter_minibatches` documents `stream` and `epochs`.
         """
-        left = self._count_steps(task, samples)
         orders, skipped = self._iter_orders(task, samples, stream)
+        left = self._count_steps(task, samples)
         if epochs is not None:
-            left, skipped = epochs * self._local.count_minibatches(samples), 0
+            left = epochs * self._local.count_minibatches(samples)
+            skipped = 0
+        spans = self._local.spans(samples)
         while left > 0:
             order = next(orders)
-            spans = self._local.spans(samples)[skipped : skipped + left]
-            yield [order[span] for span in spans]
-            left, skipped = left - len(spans), 0
+            chosen = spans[skipped : skipped + left]
+            yield [order[span] for span in chosen]
+            left -= len(chosen)
+            skipped = 0
 
     def _count_steps(self, task: Task, samples: int) -> int:
         if task.cut_at is not None:
@@ -339,9 +342,8 @@ class Trainer:
         return self._resident[client]
 
     def _make_batch(self, x: Tree, y: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Shard:
-        return map_tree(lambda array: self._to_tensor(array.take(rows, axis=0)), x), self._to_tensor(
-            y.take(rows, axis=0)
-        )
+        inputs = map_tree(lambda array: self._to_tensor(array.take(rows, axis=0)), x)
+        return inputs, self._to_tensor(y.take(rows, axis=0))
 
     def _to_tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
         tensor = torch.from_numpy(array)
