@@ -67,8 +67,15 @@ def check_runnable(spec: RunSpec) -> None:
     staleness = getattr(spec.method.update, "staleness", None)
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
+    _check_first_task(spec)
+
+
+def _check_first_task(spec: RunSpec) -> None:
+    """Raise InputError if the server's first task asks its client for an array that the client does not send.
+
+    This also makes the state of a checkpoint, so that errors of custom components appear before the start.
+    """
     server = make_server(spec, _discard_event)
-    # Make the first task and the state of a checkpoint, so that errors of custom components appear before the start.
     asks: tuple[str, ...] = ()
     for client in list(server.begin())[:1]:
         asks = server.assign(client, 0.0).asks
