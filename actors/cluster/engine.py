@@ -221,7 +221,7 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
     data = spec.data
     checksum = None
     if experiment.data_on_nodes:
-        blocks = Blocks(data.offsets, data.offsets[:0], [])
+        blocks = Blocks.without_samples(data)
         checksum = data_checksum(data)
     else:
         blocks = put_blocks(data)
