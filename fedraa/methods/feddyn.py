@@ -58,7 +58,7 @@ class DynamicRegularizer(LocalAlgorithm):
 
     def train(self, run: LocalRun) -> None:
         drift = run.state["drift"]
-        run.add_term(AddVector(-drift))
+        run.add_transform(AddVector(-drift))
         super().train(run)
         drift.sub_(run.weights - run.received, alpha=run.prox_mu)
 

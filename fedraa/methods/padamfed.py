@@ -63,7 +63,7 @@ class NormalisedSteps(LocalAlgorithm):
     def train(self, run: LocalRun) -> None:
         shift = torch.zeros_like(run.weights)
         # `shift` changes from step to step. The term adds its current values to every gradient.
-        run.add_term(AddVector(shift))
+        run.add_transform(AddVector(shift))
         total = torch.zeros_like(run.weights)
         beta = float(run.sent["beta"])
         steps = 0
