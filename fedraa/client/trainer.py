@@ -30,7 +30,7 @@ from fedraa.data import Transforms
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree, count_bytes, map_tree
 from fedraa.errors import InputError
-from fedraa.messages import Task, Update
+from fedraa.messages import Mask, Task, Update
 from fedraa.models import set_scaler_rate
 from fedraa.models.exits import limit_depth
 from fedraa.models.statistics import settle_spectral
@@ -46,7 +46,6 @@ FULL_BATCH = 1024
 RESIDENT_BYTES = 2 * 2**30
 
 Shard = tuple[Any, Tensor]
-Mask = npt.NDArray[np.bool_]
 
 
 class Work(NamedTuple):

@@ -12,7 +12,8 @@ from fedraa.client.compression import COMPRESSOR, wire_bytes
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.split import SplitCosts
 from fedraa.components.state import Stateful
-from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load, TaskTimes
+from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Load, TaskTimes
+from fedraa.messages import Floats
 from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]

@@ -30,7 +30,7 @@ from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
 from fedraa.evaluation.personal import EvaluationData, KeptModels, choose_clients
 from fedraa.ledger.participation import PARTICIPATION, Poisson, Selection
-from fedraa.messages import Vector
+from fedraa.messages import Mask, Vector
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, MetricSpec, Objective, make_target, refuse_no_accuracy
 from fedraa.privacy.accountant import PrivacyTerms
@@ -39,7 +39,7 @@ from fedraa.privacy.privacy import Privacy, default_delta
 from fedraa.rng import generator
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.submodels import IndexSet, Traced
-from fedraa.submodels.assignment import Mask, Submodel
+from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.meter import measure_cost
 from fedraa.submodels.personal_layers import find_personal, personal_mask

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.devices.costs import CostModel, Widths
+from fedraa.messages import Floats
 
 BISECTIONS = 40
-
-Floats = npt.NDArray[np.float64]
 
 
 def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:

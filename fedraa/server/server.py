@@ -13,13 +13,13 @@ from fedraa.devices.availability import Timing
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.ledger.task_ledger import TaskLedger
-from fedraa.messages import State, Task, Update, Vector
+from fedraa.messages import Mask, State, Task, Update, Vector
 from fedraa.privacy.noisy_sum import NoisySum
 from fedraa.privacy.privacy import Privacy
 from fedraa.server.selection import make_facts
 from fedraa.server.stores.local import MakeSharedBuffer, Store
 from fedraa.server.tasks import Record, TaskTable
-from fedraa.submodels.assignment import Mask, Submodel
+from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 
 
