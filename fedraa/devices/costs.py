@@ -241,8 +241,7 @@ class CostModel(Stateful):
 
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the number of training samples in one task, or in its first `steps` local steps."""
-        if steps is None:
-            steps = self.steps(widths, client)
+        steps = steps or self.steps(widths, client)
         shard = int(self._sizes[client])
         if steps is None:
             return float(self._local.count_samples(shard))
@@ -354,8 +353,7 @@ class CostModel(Stateful):
 
     def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the number of sample passes (forward, backward) in one task, or in its first `steps` local steps."""
-        if steps is None:
-            steps = self.steps(widths, client)
+        steps = steps or self.steps(widths, client)
         shard = int(self._sizes[client])
         if steps is None:
             return self._local.count_sample_passes(shard)
@@ -366,9 +364,8 @@ class CostModel(Stateful):
         auto = self._local.auto
         if auto is None:
             return self._map_sizes(self._local.count_sample_passes)
-        return self._local.sample_passes_of_steps(
-            self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes
-        )
+        steps = self._auto_steps(auto, widths, np.arange(len(self._sizes)))
+        return self._local.sample_passes_of_steps(steps, self._sizes)
 
     def _map_sizes(self, function: Callable[[int], float]) -> Floats:
         """Return `function(number of samples)` of every client, [N].
