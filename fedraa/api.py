@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog, RunStart
+from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog
 from fedraa.callbacks.callback_list import CallbackList, refuse_unknown_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
@@ -374,8 +374,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
         executor.drop()
 
     with stop_on_interrupt(stop_run), stop_on_sigterm(stop_run):
-        asynchronous = spec.method.asynchronous
-        callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.metric_spec, asynchronous))
+        callbacks.start(spec.make_start(directory, resumed=resume))
         return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 
 

@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 Vector = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 Shapes = tuple[tuple[int, ...], ...]
 """The shape of each tensor of a model, in the order of its parameters."""
 State = dict[str, Any]

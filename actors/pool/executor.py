@@ -20,7 +20,7 @@ from actors.pool.handles import (
     TRAIN,
     Call,
     HangDetector,
-    PendingEvaluation,
+    WorkerEvaluation,
     WorkerHandle,
     describe_death,
 )
@@ -92,7 +92,7 @@ class RayExecutor:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _glance_at: float = 0.0
     _handles: dict[int, WorkerHandle] = field(default_factory=dict)
-    _evaluations: deque[PendingEvaluation] = field(default_factory=deque)
+    _evaluations: deque[WorkerEvaluation] = field(default_factory=deque)
     _calls: dict[AnyRef, Call] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
     _faults: deque[Fault] = field(default_factory=deque)
@@ -157,8 +157,8 @@ class RayExecutor:
         self._outcomes.pop(task, None)
         self._queues.cancel(task)
 
-    def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
-        pending = PendingEvaluation(self.receive, runtime.put(params), runtime.put(kept))
+    def evaluate(self, params: Vector, kept: State) -> WorkerEvaluation:
+        pending = WorkerEvaluation(self.receive, runtime.put(params), runtime.put(kept))
         self._evaluations.append(pending)
         self._fill_queues()
         return pending
@@ -364,7 +364,7 @@ class RayExecutor:
         if self._queues.ended(task, well=isinstance(outcome, Update)):
             self._outcomes[task.id] = outcome
 
-    def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
+    def _evaluate_again(self, pending: WorkerEvaluation, wrong: str) -> None:
         pending.failures += 1
         if pending.failures == MAX_TASK_ATTEMPTS:
             raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {wrong}")

@@ -130,11 +130,11 @@ class TaskRun:
             self.weights.copy_(shared)
         self._step = shared_step
 
-    def add_term(self, term: GradientTransform) -> None:
-        if not isinstance(term, GradientTransform):
-            problem = "run.add_term got a wrong value"
-            raise InputError("method.local.algorithm", problem, got=term, expected="a GradientTransform")
-        self._step.add_term(term)
+    def add_transform(self, transform: GradientTransform) -> None:
+        if not isinstance(transform, GradientTransform):
+            problem = "run.add_transform got a wrong value"
+            raise InputError("method.local.algorithm", problem, got=transform, expected="a GradientTransform")
+        self._step.add_transform(transform)
 
     def check_result(self, algorithm: LocalAlgorithm) -> None:
         """Raise InputError if `algorithm.train` took no step, replaced the weights, or left a wrong value."""

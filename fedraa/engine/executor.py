@@ -84,7 +84,7 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class FinishedEvaluation:
     """A finished evaluation."""
 
     params: Vector
@@ -229,7 +229,7 @@ class LocalExecutor:
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
         try:
-            return Evaluated(params.copy(), kept, self._evaluator.evaluate(params, kept))
+            return FinishedEvaluation(params.copy(), kept, self._evaluator.evaluate(params, kept))
         except ValueError:
             # This error already names the user's component.
             raise

@@ -32,7 +32,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.selection import is_routing
 from fedraa.server.staleness import STALENESS
 from fedraa.submodels.personal_layers import BATCH_NORM, find_personal
-from schedulers import TOLERANCE, delay_bound
+from schedulers import delay_bound, is_feasible
 
 # Maximum number of clients that an error names.
 MAX_NAMED_CLIENTS = 8
@@ -67,8 +67,15 @@ def check_runnable(spec: RunSpec) -> None:
     staleness = getattr(spec.method.update, "staleness", None)
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
+    _check_first_task(spec)
+
+
+def _check_first_task(spec: RunSpec) -> None:
+    """Raise InputError if the server's first task asks its client for an array that the client does not send.
+
+    This also makes the state of a checkpoint, so that errors of custom components appear before the start.
+    """
     server = make_server(spec, _discard_event)
-    # Make the first task and the state of a checkpoint, so that errors of custom components appear before the start.
     asks: tuple[str, ...] = ()
     for client in list(server.begin())[:1]:
         asks = server.assign(client, 0.0).asks
@@ -92,17 +99,18 @@ def _check_feasible(spec: RunSpec) -> None:
     """Raise InputError if some client could never get a task."""
     schedule = spec.method.schedule
     table = make_cost_model(spec).table([submodel.widths for submodel in spec.submodels])
-    cheapest = table.argmin(axis=1)
     costs = table.min(axis=1)
     worst = int(costs.argmax())
     if not np.isfinite(costs[worst]):
         problem = f"client {worst} lacks the memory to train any fragment"
         raise InputError("compute", problem, hint="give the client more memory, or cut smaller fragments")
     bound = schedule.delay_bound
-    if bound is not None and costs[worst] > bound * (1 + TOLERANCE) and SCHEDULER.resolve(schedule.scheduler).bounded:
+    if bound is None or is_feasible(costs, bound).all():
+        return
+    if SCHEDULER.resolve(schedule.scheduler).bounded:
         raise InputError(
             "delay_bound",
-            f"the cheapest fragment {cheapest[worst]} of client {worst} costs {costs[worst]:.4g}",
+            f"the cheapest fragment {table[worst].argmin()} of client {worst} costs {costs[worst]:.4g}",
             got=bound,
             expected=f"at least {costs[worst]:.4g}",
             hint=f"leave it out for the derived bound {delay_bound(table):.4g}",
@@ -338,7 +346,7 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
     ]
 
 
-def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
+def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None) -> str:
     """Return a text with the first clients' numbers and names, and the number of other clients."""
     words = []
     for client in clients[:MAX_NAMED_CLIENTS].tolist():

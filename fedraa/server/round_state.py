@@ -12,8 +12,8 @@ from typing import ClassVar, Self
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.components.calls import convert_errors, copy_component
 from fedraa.components.state import Stateful
-from fedraa.messages import Extra, ExtraBuffers, Update, Vector
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.messages import Extra, ExtraBuffers, Mask, Update, Vector
+from fedraa.submodels.assignment import Assignment
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def replies_with_a_number(self: Any, run: Any) -> None:
 
 
 def adds_a_number(self: Any, run: Any) -> None:
-    run.add_term(3)
+    run.add_transform(3)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def adds_a_number(self: Any, run: Any) -> None:
         (optimizer(start=returning(None)), ("local_optimizer", "Odd.start")),
         (algorithm(train=no_steps), ("method.local.algorithm", "Odd.train", "run.step")),
         (algorithm(train=replies_with_a_number), ("method.local.algorithm", "Odd.train", "run.reply['g']")),
-        (algorithm(train=adds_a_number), ("method.local.algorithm", "run.add_term", "got 3")),
+        (algorithm(train=adds_a_number), ("method.local.algorithm", "run.add_transform", "got 3")),
     ],
 )
 @pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
