@@ -14,6 +14,7 @@ from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.lr_schedule import check_longest_task
+from fedraa.components.calls import convert_errors
 from fedraa.components.text import text_of
 from fedraa.composition.overrides import chosen_value
 from fedraa.data.tree import list_leaves
@@ -47,7 +48,9 @@ def check_runnable(spec: RunSpec) -> None:
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
     _check_inputs(spec)
-    spec.method.local.algorithm.check_model(spec.traced.module)
+    algorithm = spec.method.local.algorithm
+    with convert_errors("method.local.algorithm", algorithm):
+        algorithm.check_model(spec.traced.module)
     _check_small_batches(spec)
     _check_local_schedule(spec)
     _check_adapters(spec)
@@ -74,7 +77,7 @@ def check_runnable(spec: RunSpec) -> None:
         asks = server.assign(client, 0.0).asks
     server.state()
     for name in asks:
-        if name.startswith(KEPT_PREFIX) or name in spec.method.local.algorithm.replies:
+        if name.startswith(KEPT_PREFIX) or name in algorithm.replies:
             continue
         if getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
