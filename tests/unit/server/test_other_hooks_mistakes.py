@@ -18,6 +18,7 @@ from fedraa.client.local_step import begin_transforms
 from fedraa.components.calls import convert_errors
 from fedraa.engine.executor import may_be_client_fault
 from fedraa.errors import InputError, short_text
+from fedraa.messages import ExtraBuffers
 from fedraa.objectives import Classification
 from fedraa.rundir.status import read_status
 from fedraa.server.round_state import RoundState
@@ -60,6 +61,10 @@ def algorithm(**methods: Any) -> dict[str, Any]:
     return {"method": fl.Method(name="own", local=replace(fl.method("fedavg").local, algorithm=own))}
 
 
+def round_state(**methods: Any) -> dict[str, Any]:
+    return {"method": fl.Method(update=Mean(auxiliary=odd(RoundState, **methods)))}
+
+
 def compressor(size: Any, **methods: Any) -> dict[str, Any]:
     hooks = {"apply": lambda self, delta, rng: delta, "bytes": size} | methods
     return {"compress": odd(fl.Compressor, **hooks)}
@@ -74,7 +79,13 @@ BEFORE_THE_START = [
     (rule(memory=fails), "async_rule", "Odd"),
     (aggregator(memory=returning("x")), "aggregator", "Odd.memory"),
     (aggregator(memory=fails), "aggregator", "Odd"),
-    ({"method": fl.Method(update=Mean(auxiliary=odd(RoundState, memory=returning(-1))))}, "auxiliary", "Odd.memory"),
+    (round_state(memory=returning(-1)), "auxiliary", "Odd.memory"),
+    *(
+        (round_state(extra_buffers=value), "auxiliary", "Odd.extra_buffers")
+        for value in ([1.0, 1.0], None, {"down": 1}, (1, 1, 0), ExtraBuffers(up=-1), ExtraBuffers(down=0.5))  # type: ignore[arg-type]
+    ),
+    (round_state(extra_buffers=property(fails)), "auxiliary", "RuntimeError"),
+    *((round_state(asks=value), "auxiliary", "Odd.asks") for value in (["gradient"], "gradient", None, (3,))),
     *((compressor(returning(size)) | {"method": "fedavg"}, "compress", "Odd.bytes") for size in ("x", -1, 0.5, None)),
     (compressor(fails) | {"method": "fedavg"}, "compress", "Odd"),
     (
