@@ -70,7 +70,7 @@ def check_runnable(spec: RunSpec) -> None:
     staleness = getattr(spec.method.update, "staleness", None)
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
-    server = make_server(spec, _discard_event)
+    server = make_server(spec, discard_event)
     # Make the first task and the state of a checkpoint, so that errors of custom components appear before the start.
     asks: tuple[str, ...] = ()
     for client in list(server.begin())[:1]:
@@ -87,7 +87,7 @@ def check_runnable(spec: RunSpec) -> None:
         raise InputError("method", problem, expected=f"one of {', '.join(SETTING_OF_ARRAY)}")
 
 
-def _discard_event(kind: str, t: float, /, **fields: object) -> None:
+def discard_event(kind: str, t: float, /, **fields: object) -> None:
     """Do nothing."""
 
 
@@ -164,7 +164,7 @@ def _check_small_batches(spec: RunSpec) -> None:
     if len(small) and spec.experiment.on_bad_client == "stop":
         raise InputError(
             "on_bad_client",
-            f"{kind} cannot train on the single sample of {_name_clients(small, spec.data.names)}",
+            f"{kind} cannot train on the single sample of {name_clients(small, spec.data.names)}",
             got="stop",
             hint="give skip, or another partition",
         )
@@ -335,13 +335,13 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
         return []
     kind = type(spec.traced.module).__name__
     return [
-        f"clients: {_name_clients(small, spec.data.names)} cannot train, with one training sample each, because {kind} "
+        f"clients: {name_clients(small, spec.data.names)} cannot train, with one training sample each, because {kind} "
         "cannot be trained on batches of one sample; they are quarantined; give fewer clients or another partition to "
         "train them as well"
     ]
 
 
-def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
+def name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
     """Return a text with the first clients' numbers and names, and the number of other clients."""
     words = []
     for client in clients[:MAX_NAMED_CLIENTS].tolist():
