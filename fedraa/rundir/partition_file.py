@@ -1,6 +1,5 @@
 """The file partition.npz: the rows of the data set that each client has."""
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.components.calls import one_line
 from fedraa.data import Federated
 from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import replace_file
@@ -114,7 +114,7 @@ def read_partition(directory: Path) -> DataPartition:
             bool(arrays["test_is_held_back"]),
             names,
         )
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(
-            "partition", f"{path} is not a partition, or is damaged: {str(error).splitlines()[0]}"
-        ) from None
+    # A damaged archive can raise any exception, such as zlib.error or EOFError.
+    except Exception as error:
+        problem = f"{path} is not a partition, or is damaged: {type(error).__name__}: {one_line(error)}"
+        raise InputError("partition", problem, hint="resume the run, which restores it") from None
