@@ -40,6 +40,13 @@ def test_resume_restores_the_partition(run: Path, damage: Callable[[Path], objec
     assert "consistent" in fl.replay(run)
 
 
+def test_resume_leaves_an_undamaged_partition_as_it_is(run: Path) -> None:
+    before = (run / "partition.npz").stat()
+    fl.resume(run, rounds=2)
+    after = (run / "partition.npz").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
 def write_text(path: Path) -> None:
     path.write_text("x")
 
