@@ -14,6 +14,7 @@ import pandas as pd
 from fedraa.errors import Inconsistent, InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.report.command import run_command
+from fedraa.rundir.config_file import RESTORE
 from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, PARTITION, SUMMARY
 from fedraa.rundir.history import History, method_name
@@ -56,7 +57,8 @@ class Run:
         except (Inconsistent, InputError) as error:
             raise InputError("run", f"{self.directory} is damaged: {error}") from None
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError("run", f"{self.directory} is damaged: {type(error).__name__}: {error}") from None
+            problem = f"{self.directory} is damaged: {type(error).__name__}: {error}"
+            raise InputError("run", problem, hint=RESTORE) from None
 
     @property
     def options(self) -> dict[str, Any]:

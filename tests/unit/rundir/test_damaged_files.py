@@ -11,6 +11,7 @@ import fedraa as fl
 from fedraa.errors import InputError
 from fedraa.report.runs import load_groups
 from fedraa.rundir.partition_file import read_partition
+from fedraa.rundir.run_lock import interrupt_run
 
 SMALL: dict[str, Any] = {"clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True, "engine": "local"}
 
@@ -107,3 +108,32 @@ def test_damaged_summary_is_refused(run: Path, content: str, names: tuple[str, .
     with refuses("run", "summary.json", *names) as caught:
         _ = fl.History(run).summary
     assert "Totals" not in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", ["x", "[]", "{}", '{"format": 3}', '{"experiment": {}}'])
+def test_damaged_configuration_is_refused_with_a_hint(run: Path, content: str) -> None:
+    (run / "config.json").write_text(content)
+    with refuses("run", "config.json") as caught:
+        _ = fl.History(run).config
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", ["x\n", "step,t\n1,2\n"])
+def test_damaged_evaluations_are_refused_with_a_hint(run: Path, content: str) -> None:
+    (run / "evals.csv").write_text(content)
+    with refuses("evals", "evals.csv") as caught:
+        _ = fl.History(run).evals
+    assert caught.value.hint
+
+
+def test_folder_that_is_no_run_is_refused_with_a_hint(run: Path) -> None:
+    with refuses("run", str(run.parent / "missing"), "config.json") as caught:
+        fl.History(run.parent / "missing")
+    assert "fedraa status" in caught.value.hint
+
+
+def test_stop_of_a_run_that_no_process_writes_is_refused_with_a_hint(run: Path) -> None:
+    with refuses("run", str(run)) as caught:
+        interrupt_run(run, run / "events.jsonl")
+    assert f"fedraa status {run}" in caught.value.hint
