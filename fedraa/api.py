@@ -296,8 +296,8 @@ def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> Call
 
 
 def _check_restarts(restarts: int, options: ClusterOptions) -> None:
-    if restarts < 0:
-        raise InputError("restarts", got=restarts, expected="0 or more")
+    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
+        raise InputError("restarts", got=restarts, expected="a number from 0")
     if restarts and options.engine != "ray":
         problem = f"it needs the engine ray, not {options.engine}"
         raise InputError("restarts", problem, got=restarts, hint="give the engine ray, or leave it out")

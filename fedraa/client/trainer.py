@@ -152,8 +152,7 @@ class Trainer:
         run = TaskRun(local_step, minibatches, kept, mask)
         if self._target_cosine is not None:
             run.halfway = HalfwayCosine([length], self._target_cosine, model.module, local_step.embeddings)
-        algorithm.train(run)
-        run.check_result(algorithm)
+        run.train_with(algorithm)
         cosine = None
         if run.halfway is not None:
             cosine = run.halfway.compute(run.received, run.weights)

@@ -37,6 +37,7 @@ from fedraa.devices.availability import Availability, Daily, Timing, read_availa
 from fedraa.devices.compute_speeds import make_fleet, with_links
 from fedraa.devices.fedscale import read_fedscale_availability
 from fedraa.devices.link_traces import read_links
+from fedraa.engine.device_memory import warn_of_small_memory
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import object_names, objects_of
@@ -215,6 +216,7 @@ def build_run(
             find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,
             *warn_of_small_shards(spec),
+            *warn_of_small_memory(spec),
             *warn_of_many_attackers(spec),
             *warn_of_no_evaluation(spec),
         )

@@ -367,7 +367,7 @@ class Loop:
         """Apply the update of a finished task, or drop a task whose client caused the failure."""
         self._failures.forget_task(task.id)
         if isinstance(outcome, Fault):
-            self._drop_task(task, outcome.error)
+            self._drop_task(task, outcome)
             return
         self.times.workers.seconds["train"] += outcome.seconds
         before = self.times.server.seconds["mix"]
@@ -376,11 +376,11 @@ class Loop:
         self._forget_lost_tasks()
         self._report_progress(self.times.server.seconds["mix"] - before)
 
-    def _drop_task(self, task: Task, error: str) -> None:
-        """Drop a failed task. Raise RunFailed if the run cannot continue without the client of this task."""
-        self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
+    def _drop_task(self, task: Task, fault: Fault) -> None:
+        """Drop a failed task. Raise an error if the run cannot continue without the client of this task."""
+        self._waiting_clients.extend(self.server.drop(task.id, fault.error, self.clock.now))
         self._forget_lost_tasks()
-        check_clients_left(self.server.ledger.bad_clients, task, error, self.server.ledger.clients)
+        check_clients_left(self.server.ledger.bad_clients, task, fault, self.server.ledger.clients)
 
     def _report_progress(self, commit_seconds: float) -> None:
         busy, workers = self.executor.busy()

@@ -14,6 +14,7 @@ from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.lr_schedule import check_longest_task
+from fedraa.components.calls import convert_errors
 from fedraa.components.text import text_of
 from fedraa.composition.overrides import chosen_value
 from fedraa.data.tree import list_leaves
@@ -47,7 +48,9 @@ def check_runnable(spec: RunSpec) -> None:
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
     _check_inputs(spec)
-    spec.method.local.algorithm.check_model(spec.traced.module)
+    algorithm = spec.method.local.algorithm
+    with convert_errors("method.local.algorithm", algorithm):
+        algorithm.check_model(spec.traced.module)
     _check_small_batches(spec)
     _check_local_schedule(spec)
     _check_adapters(spec)
@@ -75,13 +78,14 @@ def _check_first_task(spec: RunSpec) -> None:
 
     This also makes the state of a checkpoint, so that errors of custom components appear before the start.
     """
-    server = make_server(spec, _discard_event)
+    algorithm = spec.method.local.algorithm
+    server = make_server(spec, discard_event)
     asks: tuple[str, ...] = ()
     for client in list(server.begin())[:1]:
         asks = server.assign(client, 0.0).asks
     server.state()
     for name in asks:
-        if name.startswith(KEPT_PREFIX) or name in spec.method.local.algorithm.replies:
+        if name.startswith(KEPT_PREFIX) or name in algorithm.replies:
             continue
         if getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
@@ -91,7 +95,7 @@ def _check_first_task(spec: RunSpec) -> None:
         raise InputError("method", problem, expected=f"one of {', '.join(SETTING_OF_ARRAY)}")
 
 
-def _discard_event(kind: str, t: float, /, **fields: object) -> None:
+def discard_event(kind: str, t: float, /, **fields: object) -> None:
     """Do nothing."""
 
 
@@ -169,7 +173,7 @@ def _check_small_batches(spec: RunSpec) -> None:
     if len(small) and spec.experiment.on_bad_client == "stop":
         raise InputError(
             "on_bad_client",
-            f"{kind} cannot train on the single sample of {_name_clients(small, spec.data.names)}",
+            f"{kind} cannot train on the single sample of {name_clients(small, spec.data.names)}",
             got="stop",
             hint="give skip, or another partition",
         )
@@ -340,13 +344,13 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
         return []
     kind = type(spec.traced.module).__name__
     return [
-        f"clients: {_name_clients(small, spec.data.names)} cannot train, with one training sample each, because {kind} "
+        f"clients: {name_clients(small, spec.data.names)} cannot train, with one training sample each, because {kind} "
         "cannot be trained on batches of one sample; they are quarantined; give fewer clients or another partition to "
         "train them as well"
     ]
 
 
-def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None) -> str:
+def name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None) -> str:
     """Return a text with the first clients' numbers and names, and the number of other clients."""
     words = []
     for client in clients[:MAX_NAMED_CLIENTS].tolist():

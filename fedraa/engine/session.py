@@ -20,7 +20,7 @@ from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
 from fedraa.engine.resume_guard import pinned_settings
 from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run, params_digest
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import CallbackRaised, RunFailed
+from fedraa.errors import CallbackRaised, InputError, RunFailed
 from fedraa.rundir.atomic_files import json_text, raise_unwritable, replace_file, write_text
 from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
 from fedraa.rundir.clients_file import clients_csv_columns
@@ -133,7 +133,7 @@ class RunSession:
             self._write_results(reason)
             self._dispatcher.deliver()
             return True
-        except RunFailed as error:
+        except (RunFailed, InputError) as error:
             # If the disk caused the failure, this write also fails. The first error is more useful.
             with suppress(OSError):
                 write_text(self._directory / FAILURE, f"{error}\n")
