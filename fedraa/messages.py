@@ -1,7 +1,7 @@
 """The messages between server, loop and workers."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,20 +76,21 @@ class Receipt:
     Attributes:
         push: The id of the transfer in which the buffer was sent.
         wrong: The type or the shape of the buffer if it is not the expected one, else None.
-        bad: The number of values that are not finite.
+        not_finite: The number of values that are not finite.
         squared: The squared norm of the delta (trained minus sent), if it was measured.
         squared_sent: The squared norm of the sent buffer, if it was measured.
         largest: The largest absolute trained value.
-        sent: The largest absolute value of the sent buffer; 0 if no check needs it, because `largest` is small.
+        largest_sent: The largest absolute value of the sent buffer; 0 if no check needs it, because `largest` is small.
     """
 
     push: str
-    wrong: str | None
-    bad: int
-    squared: float
+    _: KW_ONLY
+    wrong: str | None = None
+    not_finite: int = 0
+    squared: float = 0.0
     squared_sent: float = 0.0
     largest: float = 0.0
-    sent: float = 0.0
+    largest_sent: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, slots=True)

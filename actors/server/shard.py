@@ -143,7 +143,7 @@ class Route:
         new = update.params
         wrong = wrong_kind(new, (sum(map(len, self.places)),))
         if wrong:
-            receipt = Receipt(push, wrong, 0, 0.0)
+            receipt = Receipt(push, wrong=wrong)
         else:
             calls = [
                 partial(shard.receive.remote, update.task, push, sent, new[place])

@@ -138,8 +138,9 @@ def outgrown_values(update: Update, task: Task) -> str | None:
     these clients.
     """
     receipt = update.receipt or receipt_of(task.params, update.params)
-    if receipt.largest > MAX_GROWTH * max(1.0, receipt.sent):
-        return f"params hold values up to {receipt.largest:.4g}, the received weights only up to {receipt.sent:.4g}"
+    if receipt.largest > MAX_GROWTH * max(1.0, receipt.largest_sent):
+        sent = receipt.largest_sent
+        return f"params hold values up to {receipt.largest:.4g}, the received weights only up to {sent:.4g}"
     for name, buffer in update.extras.items():
         # A buffer that its client keeps is not checked. Squared gradients in it can exceed LARGEST without an error,
         # and no other client receives the buffer.
@@ -154,7 +155,7 @@ def outgrown_values(update: Update, task: Task) -> str | None:
 def model_defect(task: Task, update: Update | None) -> str | None:
     """Return the defect of the weights that the client received; None without a known defect."""
     if update is not None and update.receipt is not None:
-        return describe_unfit(update.receipt.sent)
+        return describe_unfit(update.receipt.largest_sent)
     if isinstance(task.buffer, RemoteBuffer):
         return None
     return describe_unfit(find_largest(task.params))
@@ -193,16 +194,17 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
     """
     wrong = wrong_kind(new, sent.shape)
     if wrong is not None:
-        return Receipt(push, wrong, 0, 0.0)
+        return Receipt(push, wrong=wrong)
     assert isinstance(new, np.ndarray)
     if not norms and at_most(new, MAX_GROWTH):
         # Trained values up to MAX_GROWTH are always allowed, so the received weights need no check.
-        return Receipt(push, None, 0, 0.0)
+        return Receipt(push)
     largest = find_largest(new)
-    bad = count_not_finite(new, largest)
-    before = find_largest(sent) if bad or largest > MAX_GROWTH else 0.0
-    if bad or not norms:
-        return Receipt(push, None, bad, 0.0, 0.0, largest, before)
+    not_finite = count_not_finite(new, largest)
+    largest_sent = find_largest(sent) if not_finite or largest > MAX_GROWTH else 0.0
+    receipt = Receipt(push, not_finite=not_finite, largest=largest, largest_sent=largest_sent)
+    if not_finite or not norms:
+        return receipt
 
     def squared_norms(piece: slice) -> tuple[float, float]:
         whole = sent[piece].astype(np.float64)
@@ -210,28 +212,28 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
         return float(change @ change), float(whole @ whole)
 
     sums = map_chunks(new.size, squared_norms)
-    changes = ordered_sum([change for change, _ in sums])
-    wholes = ordered_sum([whole for _, whole in sums])
-    return Receipt(push, None, 0, changes, wholes, largest, before)
+    squared = ordered_sum([change for change, _ in sums])
+    squared_sent = ordered_sum([whole for _, whole in sums])
+    return replace(receipt, squared=squared, squared_sent=squared_sent)
 
 
 def join_receipts(push: str, pieces: Sequence[Receipt]) -> Receipt:
     """Return the check result of a whole buffer from the check results of its pieces."""
     return Receipt(
         push,
-        next(filter(None, (piece.wrong for piece in pieces)), None),
-        sum(piece.bad for piece in pieces),
-        sum(piece.squared for piece in pieces),
-        sum(piece.squared_sent for piece in pieces),
-        max(piece.largest for piece in pieces),
-        max(piece.sent for piece in pieces),
+        wrong=next(filter(None, (piece.wrong for piece in pieces)), None),
+        not_finite=sum(piece.not_finite for piece in pieces),
+        squared=sum(piece.squared for piece in pieces),
+        squared_sent=sum(piece.squared_sent for piece in pieces),
+        largest=max(piece.largest for piece in pieces),
+        largest_sent=max(piece.largest_sent for piece in pieces),
     )
 
 
 def _wrong_params(update: Update, task: Task) -> str | None:
     if update.receipt is None:
         return wrong_kind(update.params, (task.size,)) or _not_finite(update.params)
-    return update.receipt.wrong or _not_finite_text(update.receipt.bad)
+    return update.receipt.wrong or _not_finite_text(update.receipt.not_finite)
 
 
 def _expected_shape(name: str, task: Task) -> tuple[int, ...] | None:

@@ -145,7 +145,7 @@ class Shard:
         """
         receipt = receipt_of(sent, new, push, norms=self._norms)
         is_repeated = task in self._closed or push in self._pushed.get(task, ())
-        if receipt.wrong is None and not receipt.bad and not is_repeated:
+        if receipt.wrong is None and not receipt.not_finite and not is_repeated:
             self.pushes += 1
             kept = new - sent if self._is_delta_mix else new
             self._pushed.setdefault(task, {})[push] = kept

@@ -85,7 +85,7 @@ def test_the_same_bits_as_in_one_place(rule: AsyncRule, count: int, seed: int, a
         for piece in split.pieces[fragment]:
             shard = there[piece.shard]
             receipt = shard.receive(number, "push", sent[piece.place], new[piece.place])
-            assert (receipt.wrong, receipt.bad) == (None, 0)
+            assert (receipt.wrong, receipt.not_finite) == (None, 0)
             squared += receipt.squared
             shard.mix(fragment, number, "push", mix)
         assert squared == pytest.approx(np.square(new.astype(float) - sent).sum())
@@ -101,10 +101,10 @@ def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> N
     sent, good, other = (np.full(2, value, np.float32) for value in (0, 1, 9))
     refused = shard.receive(7, "a", sent, np.array([np.nan, 1], np.float32))
     assert (refused.wrong, refused.bad, refused.squared) == (None, 1, 0.0)
-    assert shard.receive(7, "b", sent, np.zeros(3, np.float32)) == Receipt("b", "have the shape (3,), not (2,)", 0, 0.0)
+    assert shard.receive(7, "b", sent, np.zeros(3, np.float32)) == Receipt("b", wrong="have the shape (3,), not (2,)")
     assert shard.pushes == 0
     for name, piece in (("c", good), ("d", other)):
-        assert shard.receive(7, name, sent, piece) == Receipt(name, None, 0, 0.0)
+        assert shard.receive(7, name, sent, piece) == Receipt(name)
     with pytest.raises(KeyError):
         shard.mix(0, 8, "c", 0.5)
     shard.mix(0, 7, "c", 0.5)
@@ -121,10 +121,10 @@ def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> N
 @pytest.mark.parametrize(
     ("receipt", "why"),
     [
-        (Receipt("a", None, 0, 4.0), None),
-        (Receipt("a", None, 0, 4.1), "the update's norm 2.025 is over the bound 2"),
-        (Receipt("a", None, 3, 0.0), "params hold 3 values that are not finite"),
-        (Receipt("a", "are float64, not float32", 0, 0.0), "params are float64, not float32"),
+        (Receipt("a", squared=4.0), None),
+        (Receipt("a", squared=4.1), "the update's norm 2.025 is over the bound 2"),
+        (Receipt("a", not_finite=3), "params hold 3 values that are not finite"),
+        (Receipt("a", wrong="are float64, not float32"), "params are float64, not float32"),
     ],
 )
 def test_validation_goes_by_what_shards_say(receipt: Receipt, why: str | None) -> None:
