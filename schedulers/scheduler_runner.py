@@ -122,16 +122,16 @@ class SchedulerRunner:
             # In a run on the wall clock, the measured costs of all fragments may exceed the user's bound.
             return int(self.costs[client].argmin())
         context = SchedulingContext(
-            client,
-            turn,
-            now,
-            _read_only(feasible),
-            _read_only(self.costs[client]),
-            self.bound,
-            _read_only(stats.counts),
-            _read_only(stats.sent),
-            _read_only(stats.staleness),
-            _read_only(stats.losses),
+            client=client,
+            turn=turn,
+            now=now,
+            feasible=_read_only(feasible),
+            costs=_read_only(self.costs[client]),
+            bound=self.bound,
+            counts=_read_only(stats.counts),
+            sent=_read_only(stats.sent),
+            staleness=_read_only(stats.staleness),
+            losses=_read_only(stats.losses),
         )
         chosen = self.scheduler.choose(context, rng)
         fragments = self.costs.shape[1]

@@ -5,6 +5,7 @@ The probe runs copies of the model on small batches, and compares the state of a
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -115,11 +116,9 @@ class _Probe:
                 f"model: in evaluation mode the output of {self._kind} for a sample depends on the other samples of "
                 "the batch, as with track_running_stats=False; results depend on the batches of test samples"
             )
-        return TrainingState(
-            state.estimated,
-            state.read,
-            state.changes,
-            bool(restored),
+        return replace(
+            state,
+            restored=bool(restored),
             min_batch=self._smallest_batch(training=True),
             min_eval_batch=self._smallest_batch(training=False),
             warnings=tuple(warned),

@@ -353,14 +353,14 @@ def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> 
     transforms = make_transforms(problem.transforms, seed=seed)
     check_transforms(transforms, objective)
     return DivisionSettings(
-        partitioner,
-        clients.client_count,
-        seed,
-        transforms,
-        problem.allow_nan,
-        target_check(objective),
-        clients.validation,
-        problem.standardise,
+        partitioner=partitioner,
+        clients=clients.client_count,
+        seed=seed,
+        transforms=transforms,
+        allow_nan=problem.allow_nan,
+        targets=target_check(objective),
+        validation=clients.validation,
+        standardise=problem.standardise,
     )
 
 

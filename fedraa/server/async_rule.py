@@ -239,9 +239,9 @@ def model_without_values(ledger: AsyncLedger) -> AsyncModel:
     probabilities = None if ledger.routing is None else ledger.routing.probabilities
     return AsyncModel(
         NO_VALUES,
-        ledger.clients,
-        len(ledger.stats.counts),
-        ledger.concurrency.limit,
+        clients=ledger.clients,
+        fragments=len(ledger.stats.counts),
+        at_a_time=ledger.concurrency.limit,
         probabilities=probabilities,
     )
 

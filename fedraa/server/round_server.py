@@ -142,9 +142,15 @@ class RoundServer(Stateful):
             decision = self.ledger.assign(client, now)
             assignment = self._fragments[decision.fragment]
         else:
-            position = self.ledger.position[client]
-            cohort = len(self.ledger.cohort)
-            context = RoundContext(client, self.step, position, cohort, now, self.params, self._run)
+            context = RoundContext(
+                client=client,
+                round=self.step,
+                position=self.ledger.position[client],
+                cohort=len(self.ledger.cohort),
+                now=now,
+                params=self.params,
+                run=self._run,
+            )
             assignment = self._sampler.draw(context)
             decision = self.ledger.assign(client, now, fragment=assignment.label)
         with convert_errors("auxiliary", self._auxiliary):

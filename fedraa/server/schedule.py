@@ -142,7 +142,10 @@ class AsyncSampled(Schedule):
             raise InputError("submodel", problem, hint="give a policy that needs no rounds")
 
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
-            return sampler.draw(RoundContext(client, step, client, run.clients, now, params, run))
+            context = RoundContext(
+                client=client, round=step, position=client, cohort=run.clients, now=now, params=params, run=run
+            )
+            return sampler.draw(context)
 
         ledger = _make_ledger(self, setup)
         store = _make_store(self, setup, update, ledger)

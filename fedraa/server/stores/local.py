@@ -183,9 +183,9 @@ class LocalStore:
         sent = None if shared is None else int(shared.sum())
         self._model = AsyncModel(
             params,
-            len(sizes),
-            max(1, len(fragments)),
-            at_a_time,
+            clients=len(sizes),
+            fragments=max(1, len(fragments)),
+            at_a_time=at_a_time,
             tensors=tensors,
             probabilities=probabilities,
             sent=sent,
