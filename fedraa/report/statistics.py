@@ -97,26 +97,6 @@ def welch_p_value(a: Values, b: Values) -> float | None:
         return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
 
 
-def welch_p_value_of_summaries(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
-    """Return the p-value of Welch's t-test for two groups; None if it is not defined.
-
-    A group is (mean, half of the width of its 95 % interval, number of values).
-    """
-    means, deviations, counts = [], [], []
-    for middle, half, n in (a, b):
-        if n < 2 or half is None or not np.isfinite([middle, half]).all():
-            return None
-        means.append(middle)
-        deviations.append(standard_error(half, n) * np.sqrt(n))
-        counts.append(n)
-    if deviations == [0, 0]:
-        return None
-    test = stats.ttest_ind_from_stats(
-        means[0], deviations[0], counts[0], means[1], deviations[1], counts[1], equal_var=False
-    )
-    return float(test.pvalue)
-
-
 def is_significant(p: float | None) -> bool:
     """Return True if p is known and below the level of significance."""
     return p is not None and p < LEVEL
