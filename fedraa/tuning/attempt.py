@@ -91,13 +91,9 @@ def tenths_passed(limits: Limits, step: int, t: float) -> int:
         step: The step that the run has reached.
         t: The time that the run has reached.
     """
-    share = 0.0
-    if limits.steps:
-        share = step / limits.steps
-    if limits.time:
-        share = max(share, t / limits.time)
+    fraction = limits.completed_fraction(step, t) or 0.0
     # Without the small number, a rounding error could give one tenth too few.
-    return int(TENTHS * share + 1e-9)
+    return int(TENTHS * fraction + 1e-9)
 
 
 def run_attempt(planned: Attempt) -> Trial:
