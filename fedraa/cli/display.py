@@ -13,6 +13,7 @@ from fedraa.callbacks.progress_bar import progress_line
 from fedraa.callbacks.progress_log import next_commands
 from fedraa.cli.console import print_line, print_table
 from fedraa.numbers import format_count, format_quantity
+from fedraa.objectives.metric_spec import metric_heading
 from fedraa.rundir.failures import describe_clients
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.status import Status
@@ -98,8 +99,8 @@ def closing_table(history: History) -> None:
         "steps": f"{total['steps']} ({total['tasks']} tasks){_note_after_colon(total)}",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
-        main.replace("_", " "): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",
-        **{name.replace("_", " "): f"{total[name]:.4f}" for name in history.metric_spec.names if name != main},
+        metric_heading(main): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",
+        **{metric_heading(name): f"{total[name]:.4f}" for name in history.metric_spec.names if name != main},
         "worst client": f"{total['client_worst']:.4f}",
         "sent": f"{format_quantity(total['bytes_down'], 'B')} down, {format_quantity(total['bytes_up'], 'B')} up",
         "computed": format_quantity(total["flops"], "FLOP"),

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from fedraa.objectives.metric_spec import metric_heading, metric_title
 from fedraa.report.runs import Group, runs_of
 from fedraa.report.statistics import bounds_of, confidence_interval
 from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
@@ -31,8 +32,8 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     clock = groups[0].first.options["clock"]
     metric_spec = groups[0].first.metric_spec
     main = metric_spec.main
-    label = main.replace("_", " ")
-    title = label[0].upper() + label[1:]
+    label = metric_heading(main)
+    title = metric_title(main)
     extreme = "lowest" if metric_spec.better(main) == "max" else "highest"
     about_bytes = "Bytes down and up of all tasks committed so far. This compares methods at equal traffic."
     about_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."

@@ -3,6 +3,7 @@
 from fedraa.engine.forecast import Forecast, dry_run
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.numbers import format_count
+from fedraa.objectives.metric_spec import metric_heading
 from fedraa.replay.rules import Rules
 from fedraa.report.runs import Run
 from fedraa.report.verdict import still_improves, untrained_fraction
@@ -32,7 +33,7 @@ def _describe_end(run: Run) -> str:
     main = run.metric_spec.main
     best = run.metric_spec.best(run.evals[main])
     last = float(run.evals[main].iloc[-1])
-    result = f"{main.replace('_', ' ')} {last:.4f}"
+    result = f"{metric_heading(main)} {last:.4f}"
     if best != last:
         result += f" (best {best:.4f})"
     reason = str(run.summary["reason"])

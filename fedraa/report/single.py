@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fedraa.objectives.metric_spec import metric_heading, metric_title
 from fedraa.report.fairness import distribution_caption, draw_distribution, last_results
 from fedraa.report.runs import Run
 from fedraa.report.theme import SEQUENTIAL, Picture, draw_legend, is_fraction, limit_axis_to_fractions, new_figure
@@ -38,14 +39,15 @@ def run_pictures(run: Run, name: str) -> list[Picture]:
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
     commits = bool(run.tasks["done"].any())
+    metric = metric_heading(run.metric_spec.main)
     shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
         (True, "timeline", "Tasks over time", timeline_caption(run), draw_timeline),
         (True, "time-use", "Time breakdown", time_use_caption(run), draw_time_use),
-        (True, "clients", f"Client {run.metric_spec.main.replace('_', ' ')}", clients_caption(run), draw_client_metric),
+        (True, "clients", f"Client {metric}", clients_caption(run), draw_client_metric),
         (
             not last_results(run).empty,
             "fairness",
-            f"Clients by {run.metric_spec.main.replace('_', ' ')}",
+            f"Clients by {metric}",
             distribution_caption(run),
             draw_distribution,
         ),
@@ -141,10 +143,9 @@ def draw_coverage(run: Run) -> Figure:
 
 def clients_caption(run: Run) -> str:
     """Return the caption of the plot of the main metric over clients."""
-    metric = run.metric_spec.main.replace("_", " ")
     return (
-        f"{metric[0].upper()}{metric[1:]} of the full model on each client's test data: the mean over clients, one "
-        "standard deviation around it, and the worst client."
+        f"{metric_title(run.metric_spec.main)} of the full model on each client's test data: the mean over clients, "
+        "one standard deviation around it, and the worst client."
     )
 
 
@@ -162,6 +163,6 @@ def draw_client_metric(run: Run) -> Figure:
     limit_axis_to_fractions(axes, mean, evals["client_worst"])
     axes.set_xlim(0, run.end or 1.0)
     axes.set_xlabel(f"{run.options['clock']} time")
-    axes.set_ylabel(run.metric_spec.main.replace("_", " "))
+    axes.set_ylabel(metric_heading(run.metric_spec.main))
     draw_legend(axes)
     return figure

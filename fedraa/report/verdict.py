@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.objectives import MetricSpec
+from fedraa.objectives.metric_spec import metric_heading
 from fedraa.report.runs import Group, Run, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
@@ -80,7 +81,7 @@ class Ranking:
         if self.by_time:
             return self._compare_times_to_target()
         first, second = self.groups[0].label, self.groups[1].label
-        metric = self.first.first.metric_spec.main.replace("_", " ")
+        metric = metric_heading(self.first.first.metric_spec.main)
         best, other = mean_or_nan(self.values[0]), mean_or_nan(self.values[1])
         when = "at the end of each run" if self.at is None else f"at time {self.at:.4g}"
         if not np.isfinite([best, other]).all():
