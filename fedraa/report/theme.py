@@ -16,6 +16,8 @@ from matplotlib.figure import Figure
 # The width of a plot in inches. It fits half of a page of 1200 pixels, a page of 400 pixels, or a column on paper.
 WIDTH = 4.7
 SEQUENTIAL = "cividis"
+# Colour-blind readers can distinguish the palette of Okabe and Ito. Its yellow is omitted, because it is too faint.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
 # A row of a legend fits CHARACTERS characters. An entry needs KEY characters besides its label.
 CHARACTERS, KEY = 56, 6
@@ -29,8 +31,7 @@ ROWS, ROW = 2, 0.19
 class Theme:
     """The colours of plots for a light or a dark background.
 
-    Colour-blind readers can distinguish `palette`, the palette of Okabe and Ito without its yellow. A dark theme has
-    lighter colours.
+    The light theme has the colours `PALETTE`. The dark theme has lighter ones.
     """
 
     name: str
@@ -82,7 +83,7 @@ LIGHT = Theme(
     faint="#6b727b",
     grid="#e4e7ea",
     paper="#ffffff",
-    palette=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    palette=PALETTE,
 )
 DARK = Theme(
     "dark",
@@ -133,7 +134,7 @@ def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
 
 def line_style(i: int) -> dict[str, str]:
     """Return the colour and the line style of the i-th line."""
-    return {"color": f"C{i % len(LIGHT.palette)}", "linestyle": STYLES[i % len(STYLES)]}
+    return {"color": f"C{i % len(PALETTE)}", "linestyle": STYLES[i % len(STYLES)]}
 
 
 def new_figure(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
