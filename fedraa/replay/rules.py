@@ -96,9 +96,9 @@ class Rules:
             name = ".".join(map(str, first["loc"]))
             raise InputError(f"{place}: {name}", got=first["input"], expected=expected_text(first)) from None
         _check_devices(path, described.resolved)
-        for choice in AXES:
-            if choice not in described.method:
-                raise InputError(f"{place}: method.{choice}", "it is missing")
+        for axis in AXES:
+            if axis not in described.method:
+                raise InputError(f"{place}: method.{axis}", "it is missing")
         try:
             experiment = Experiment(**described.experiment)
         except ValueError as error:
@@ -235,12 +235,9 @@ class Rules:
             steps,
         )
 
-    def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if the field `value` in the part `choice` of the method is a custom component.
-
-        An example is the field `scheduler` in the part `schedule`.
-        """
-        return is_foreign(self.method[choice].get(value))
+    def is_custom(self, axis: str, field: str) -> bool:
+        """Return True if a field of the method, such as `schedule` and `scheduler`, is a custom component."""
+        return is_foreign(self.method[axis].get(field))
 
     @property
     def custom_components(self) -> list[str]:
