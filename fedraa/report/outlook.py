@@ -56,7 +56,7 @@ def _describe_time(run: Run) -> str:
 
     If no dry run is possible, the sentences compare the tasks' times with their costs.
     """
-    done = run.tasks[run.tasks["done"]]
+    done = run.done_tasks
     predicted = forecast_run(run)
     if predicted is None:
         if done.empty or not done["cost"].sum():
@@ -119,7 +119,7 @@ def _describe_idle_time(run: Run) -> str:
 
 def _describe_delay_bound(run: Run) -> str:
     """Return a sentence that compares the longest task with the scheduler's delay bound."""
-    done = run.tasks[run.tasks["done"]]
+    done = run.done_tasks
     if run.config["method"]["schedule"].get("scheduler") != "gre-raa" or done.empty:
         return ""
     rules = Rules.read(run.directory)

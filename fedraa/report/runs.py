@@ -93,6 +93,11 @@ class Run:
         tasks = self.timeline.tasks()
         return tasks.fillna({"end": self.end})
 
+    @property
+    def done_tasks(self) -> pd.DataFrame:
+        """The rows of `tasks` whose updates were applied."""
+        return self.tasks[self.tasks["done"]]
+
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """One row per round; none for an asynchronous run."""

@@ -38,7 +38,7 @@ def run_pictures(run: Run, name: str) -> list[Picture]:
     """Return the plots for which the run has data. Each plot's file name begins with `name`."""
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
-    commits = bool(run.tasks["done"].any())
+    commits = not run.done_tasks.empty
     metric = metric_heading(run.metric_spec.main)
     shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
         (True, "timeline", "Tasks over time", timeline_caption(run), draw_timeline),
@@ -72,7 +72,7 @@ def run_pictures(run: Run, name: str) -> list[Picture]:
 def draw_staleness(run: Run) -> Figure:
     """Return a histogram of the staleness of all commits."""
     figure, axes = new_figure(2.8)
-    values = run.tasks.loc[run.tasks["done"], "staleness"].to_numpy(int)
+    values = run.done_tasks["staleness"].to_numpy(int)
     # The width of a bar is a whole number of staleness values.
     width = -(-(values.max() + 1) // BARS)
     counts = np.bincount(values // width)
@@ -89,7 +89,7 @@ def draw_staleness(run: Run) -> Figure:
 def draw_updates(run: Run) -> Figure:
     """Return a bar chart of the commits per fragment."""
     figure, axes = new_figure(2.8)
-    counts = run.tasks.loc[run.tasks["done"], "fragment"].value_counts().sort_index()
+    counts = run.done_tasks["fragment"].value_counts().sort_index()
     bars = axes.bar(counts.index.astype(str), counts, color="C0", width=0.7)
     if len(counts) <= 12:
         axes.bar_label(bars, padding=2, fontsize=9)
@@ -105,8 +105,7 @@ def draw_updates(run: Run) -> Figure:
 def draw_commit_heat_map(run: Run) -> Figure:
     """Return a heat map of the commits per client and fragment."""
     shown = select_clients(run.clients)
-    done = run.tasks[run.tasks["done"]]
-    counts = done.groupby(["client", "fragment"]).size().unstack(fill_value=0).reindex(shown, fill_value=0)
+    counts = run.done_tasks.groupby(["client", "fragment"]).size().unstack(fill_value=0).reindex(shown, fill_value=0)
     figure, axes = new_figure(1.7 + 0.11 * max(len(shown), 15))
     image = axes.imshow(counts, aspect="auto", cmap=SEQUENTIAL, interpolation="nearest", vmin=0)
     figure.colorbar(image, ax=axes, label="commits", pad=0.02, ticks=MaxNLocator(integer=True))

@@ -53,7 +53,7 @@ def draw_timeline(run: Run) -> Figure:
     """Return a chart of the tasks over time, with one lane per client."""
     until = window_end(run)
     shown = select_clients(run.clients)
-    figure, axes = _new_lane_figure(run, shown)
+    figure, axes = _new_lane_figure(shown)
     tasks = run.tasks[run.tasks["client"].isin(shown) & (run.tasks["start"] < until)]
     bars = _bar_corners(
         tasks["start"].to_numpy(float),
@@ -92,7 +92,7 @@ def time_use_caption(run: Run) -> str:
 def draw_time_use(run: Run) -> Figure:
     """Return a bar chart of the working and idle fractions of each client's time."""
     shown = select_clients(run.clients)
-    figure, axes = _new_lane_figure(run, shown)
+    figure, axes = _new_lane_figure(shown)
     busy = (run.tasks["end"] - run.tasks["start"]).groupby(run.tasks["client"]).sum() / run.end
     share = busy.reindex(shown).fillna(0).to_numpy(float)
     rows = np.arange(len(shown))
@@ -105,7 +105,7 @@ def draw_time_use(run: Run) -> Figure:
     return figure
 
 
-def _new_lane_figure(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
+def _new_lane_figure(shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
     figure, axes = new_figure(1.7 + 0.11 * max(len(shown), 15))
     axes.set_ylim(len(shown) - 0.4, -0.6)
     every = -(-len(shown) // 10)
