@@ -23,18 +23,20 @@ Whole = npt.NDArray[np.int64]
 def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
     """Return the data for the plots of a run: timeline, staleness, updates per fragment, coverage and failures.
 
+    Before the run's config.json can be read, the result has only the name of the run.
+
     Args:
         run: The run.
         low: The start of the timeline, on the run's clock.
         high: The end of the timeline, on the run's clock.
     """
     with run.lock:
-        state = {"id": run.name, "version": run.version, "state": run.state, "detail": run.detail}
         if run.about is None:
-            return state
+            return {"id": run.name}
         log = run.timeline
         clients = run.about.clients
-        return state | {
+        return {
+            "id": run.name,
             "timeline": make_timeline(log, clients, low, high),
             "staleness": count_staleness(log),
             "fragments": count_fragments(log, clients),

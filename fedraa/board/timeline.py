@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.board.sampling import Floats, json_number, json_numbers
+from fedraa.board.sampling import Floats, json_numbers
 from fedraa.rundir.task_timeline import TaskTimeline
 
 # The word on the page for each value of the enumeration `Fate`.
@@ -39,13 +39,7 @@ def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> d
     client, fate = np.array(log.client), np.array(log.fate)
     end = np.where(np.isnan(end), log.t, end)
     seen = np.flatnonzero((start < high) & (end > low) & np.isin(client, shown))
-    window = {
-        "clients": shown.tolist(),
-        "of": clients,
-        "from": json_number(low),
-        "to": json_number(high),
-        "tasks": len(seen),
-    }
+    window = {"clients": shown.tolist(), "of": clients, "tasks": len(seen)}
     if len(seen) > BARS:
         lane = np.searchsorted(shown, client[seen])
         edges = np.linspace(low, high, BINS + 1)
