@@ -3,12 +3,11 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.board.sampling import json_number, json_numbers
 from fedraa.board.timeline import make_timeline
 from fedraa.board.watched_run import WatchedRun
-from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
+from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline, Whole, staleness_histogram
 
 # A plot has at most this number of columns. If there are more fragments, a column shows several neighbouring fragments.
 COLUMNS = 60
@@ -16,8 +15,6 @@ COLUMNS = 60
 ROUNDS = 300
 # If there are more failures than this number, only the newest are shown.
 SHOWN = 50
-
-Whole = npt.NDArray[np.int64]
 
 
 def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
@@ -58,13 +55,10 @@ def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
 
     Return None before the server accepts the first update, and for a synchronous run, which has no staleness.
     """
-    from fedraa.board.of_reports import BARS
-
     values = np.array(log.staleness)[np.array(log.fate) == Fate.DONE]
     if log.round_events or not len(values):
         return None
-    width = -(-(int(values.max()) + 1) // BARS)
-    counts = np.bincount(values // width)
+    width, counts = staleness_histogram(values)
     return {"width": width, "counts": counts.tolist(), "mean": json_number(values.mean()), "max": int(values.max())}
 
 

@@ -19,9 +19,7 @@ from fedraa.report.timeline import (
     time_use_caption,
     timeline_caption,
 )
-
-# Maximum number of bars of a histogram.
-BARS = 40
+from fedraa.rundir.task_timeline import staleness_histogram
 
 STALENESS = (
     "Commits by staleness, the number of updates of a fragment between dispatch and commit. The line is the mean."
@@ -73,9 +71,7 @@ def draw_staleness(run: Run) -> Figure:
     """Return a histogram of the staleness of all commits."""
     figure, axes = new_figure(2.8)
     values = run.done_tasks["staleness"].to_numpy(int)
-    # The width of a bar is a whole number of staleness values.
-    width = -(-(values.max() + 1) // BARS)
-    counts = np.bincount(values // width)
+    width, counts = staleness_histogram(values)
     axes.bar(np.arange(len(counts)) * width + (width - 1) / 2, counts, color="C0", width=0.8 * width)
     axes.axvline(values.mean(), color="C1", linestyle="--", label=f"mean {values.mean():.2f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))

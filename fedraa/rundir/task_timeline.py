@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 # The number of newest faults and failed tasks that a timeline keeps.
 MAX_FAILURES = 200
+# Maximum number of bars in a histogram of staleness.
+MAX_STALENESS_BARS = 40
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 
 Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
 
 
 class Fate(IntEnum):
@@ -127,8 +130,8 @@ class TaskTimeline:
         places = np.array(self.with_traffic, np.int64)
         per_task = np.array(self.bytes_down)[places] + np.array(self.bytes_up)[places]
         sums = np.concatenate(([0.0], np.cumsum(per_task, dtype=np.float64)))
-        committed: Floats = sums[np.searchsorted(np.array(self.end)[places], t, side="right")]
-        return committed
+        bytes_so_far: Floats = sums[np.searchsorted(np.array(self.end)[places], t, side="right")]
+        return bytes_so_far
 
     def tasks(self) -> "pd.DataFrame":
         """Return a row per task: task, client, fragment, start, end, cost, bytes_down, bytes_up, staleness, done.
@@ -214,6 +217,16 @@ def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
         except WRONG_VALUES:
             raise not_an_event_error(directory, line) from None
     return timeline
+
+
+def staleness_histogram(staleness: Whole) -> tuple[int, Whole]:
+    """Return the width of a bar, a whole number of staleness values, and the number of updates in each bar.
+
+    Args:
+        staleness: The staleness of each update, at least one.
+    """
+    width = -(-(int(staleness.max()) + 1) // MAX_STALENESS_BARS)
+    return width, np.bincount(staleness // width)
 
 
 def _failure_fields(event: Mapping[str, Any]) -> dict[str, Any]:
