@@ -14,7 +14,7 @@ from fedraa.callbacks.progress_log import next_commands
 from fedraa.cli.console import print_line, print_table
 from fedraa.numbers import format_count, format_quantity
 from fedraa.objectives.metric_spec import metric_heading
-from fedraa.rundir.failures import describe_clients
+from fedraa.rundir.failures import describe_clients, retried_clients
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.status import Status
 from fedraa.waiting import is_shown
@@ -90,10 +90,7 @@ def closing_table(history: History) -> None:
     total = history.summary
     experiment = history.config["experiment"]
     main = history.metric_spec.main
-    failed: Any = total["dropped_clients"]
     quarantined: Any = total["quarantined"]
-    quarantined_clients: Any = {entry["client"] for entry in quarantined}
-    retried = [entry for entry in failed if entry["client"] not in quarantined_clients]
     rows = {
         "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
         "steps": f"{total['steps']} ({total['tasks']} tasks){_note_after_colon(total)}",
@@ -112,7 +109,7 @@ def closing_table(history: History) -> None:
     if "energy" in total:
         rows["energy"] = format_quantity(total["energy"], "J")
     if total["dropped"]:
-        rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried)
+        rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried_clients(total))
     if quarantined:
         rows["quarantined"] = _with_reasons(format_count(len(quarantined), "client"), quarantined)
     rows["model sha256"] = str(total["model_sha256"])[:16]

@@ -7,7 +7,7 @@ from fedraa.objectives.metric_spec import metric_heading
 from fedraa.replay.rules import Rules
 from fedraa.report.runs import Run
 from fedraa.report.verdict import still_improves, untrained_fraction
-from fedraa.rundir.failures import describe_clients
+from fedraa.rundir.failures import describe_clients, retried_clients
 
 # A larger run gets no prediction, because its dry run (a simulation without training) would take too long.
 MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
@@ -136,13 +136,12 @@ def _describe_failures(run: Run) -> str:
     """Return sentences about failed clients, with the reasons, and about faults."""
     quarantined = run.summary["quarantined"]
     faults = run.summary["faults"]
-    numbers = {entry["client"] for entry in quarantined}
-    dropped = [entry for entry in run.summary["dropped_clients"] if entry["client"] not in numbers]
+    retried = retried_clients(run.summary)
     sentences = []
     if quarantined:
         sentences.append(f"Quarantined: {'; '.join(describe_clients(quarantined))}.")
-    if dropped:
-        sentences.append(f"Clients with dropped tasks: {'; '.join(describe_clients(dropped))}.")
+    if retried:
+        sentences.append(f"Clients with dropped tasks: {'; '.join(describe_clients(retried))}.")
     if faults:
         sentences.append(f"The run handled {format_count(faults, 'fault')} of workers.")
     return " ".join(sentences)

@@ -5,7 +5,7 @@ import { axis, draw, look, onZoom } from "./plot.js";
 import { ask, chosen, state } from "./state.js";
 
 const byId = (id) => document.getElementById(id);
-const charts = [0, 1].map((number) => ({ number, y: "", range: [], asked: "", curves: [], kept: "" }));
+const charts = [0, 1].map((number) => ({ number, y: "", range: [], asked: "", curves: [] }));
 let x = "t";
 
 for (const radio of document.querySelectorAll("#across input")) {

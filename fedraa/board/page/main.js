@@ -32,8 +32,7 @@ function show() {
 async function follow() {
   if (!document.hidden) {
     try {
-      const news = await ask("runs", { since });
-      const { rows, version, ...rest } = news;
+      const { rows, version, ...rest } = await ask("runs", { since });
       const hasMore = rows.some((row) => row.method !== undefined && state.rows.get(row.id)?.method === undefined);
       since = version;
       Object.assign(state, rest, { lost: false });
