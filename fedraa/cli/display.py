@@ -29,7 +29,7 @@ def print_next_commands(run: Path) -> None:
         print_line(f"next: {next_commands(run)}")
 
 
-def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
+def print_profile(rows: list[tuple[str, str, float, float]]) -> None:
     """Print how each process spent its time.
 
     The rows have the process, the activity, its seconds, and its fraction of the process's time.
@@ -40,7 +40,7 @@ def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
     print_table(table)
 
 
-def status_table(rows: list[Status]) -> None:
+def print_statuses(rows: list[Status]) -> None:
     """Print a table with the state of each run."""
     table = Table("run", "state", "step", "time", "accuracy", "faults", "quarantined", box=box.SIMPLE_HEAD)
     for row in rows:
@@ -64,7 +64,7 @@ def status_table(rows: list[Status]) -> None:
     print_table(table)
 
 
-def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
+def print_cluster_runs(rows: list[tuple[str, Progress | None, int]]) -> None:
     """Print a table of the runs of a cluster.
 
     Args:
@@ -85,7 +85,7 @@ def _note_after_colon(summary: Mapping[str, Any]) -> str:
     return f": {summary['note']}"
 
 
-def closing_table(history: History) -> None:
+def print_result(history: History) -> None:
     """Print the result of a finished run as a table."""
     total = history.summary
     experiment = history.config["experiment"]
