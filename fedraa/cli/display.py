@@ -44,11 +44,11 @@ def print_statuses(rows: list[Status]) -> None:
     """Print a table with the state of each run."""
     table = Table("run", "state", "step", "time", "accuracy", "faults", "quarantined", box=box.SIMPLE_HEAD)
     for row in rows:
-        accuracy = "–"
-        if row.accuracy is not None:
-            accuracy = f"{row.accuracy:.4f}"
-        if row.figure != "accuracy":
-            accuracy = f"{row.figure} {accuracy}"
+        value = "–"
+        if row.value is not None:
+            value = f"{row.value:.4f}"
+        if row.metric != "accuracy":
+            value = f"{row.metric} {value}"
         quarantined = "–"
         if row.quarantined:
             quarantined = _with_reasons(format_count(len(row.quarantined), "client"), row.quarantined)
@@ -57,7 +57,7 @@ def print_statuses(rows: list[Status]) -> None:
             escape(row.state),
             f"{row.step}: {row.note}".removesuffix(": "),
             f"{row.t:.4g}",
-            accuracy,
+            value,
             str(row.faults),
             escape(quarantined),
         )
