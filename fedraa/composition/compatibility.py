@@ -274,8 +274,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     for name, why in reasons.items():
         names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)
     # An override with the value False switches a setting off, so it does not count as set.
-    options = {key for key in names if key in Experiment.model_fields}
-    set_options = {key for key in options if getattr(experiment, key) != Experiment.model_fields[key].default}
+    set_options = {key for key in names if key in Experiment.model_fields and experiment.is_set(key)}
     set_paths = {path for path, value in experiment.override.items() if value is not False}
     return {key: why for key, why in names.items() if key in set_options | set_paths}
 

@@ -64,9 +64,8 @@ def make_experiments(
     seeds = as_tuple("seeds", seeds, "range(3)")
     check_nonempty_and_unique(methods=methods, seeds=seeds)
     for field, plural in (("method", "methods"), ("seed", "seeds")):
-        value = getattr(experiment, field)
-        if value != Experiment.model_fields[field].default:
-            raise InputError(field, got=value, hint=f"name the {plural} to compare in `{plural}`")
+        if experiment.is_set(field):
+            raise InputError(field, got=getattr(experiment, field), hint=f"name the {plural} to compare in `{plural}`")
     for method in methods:
         find_method(method)
     if experiment.updates is experiment.rounds is experiment.time is None:

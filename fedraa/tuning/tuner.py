@@ -20,7 +20,6 @@ from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.overrides import split_paths
-from fedraa.config.section import Section
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
@@ -28,6 +27,7 @@ from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec
 from fedraa.report.cells import make_experiments
 from fedraa.settings.resolve import resolve_method
+from fedraa.settings.terms import field_default
 from fedraa.settings.tuned import write_tuned
 from fedraa.tuning.attempt import Attempt
 from fedraa.tuning.folder import tuning_folder
@@ -286,12 +286,11 @@ class _Plan:
         )
 
 
-def _refuse_fixed(space: Space, options: Section) -> None:
-    """Raise InputError if the options set a field that the search varies."""
+def _refuse_fixed(space: Space, experiment: Experiment) -> None:
+    """Raise InputError if the experiment sets a field that the search varies."""
     for name in space:
-        value = chosen_value(options, name)
-        default = Experiment.model_fields[name].default if name in Experiment.model_fields else None
-        if value not in (None, default):
+        value = chosen_value(experiment, name)
+        if value not in (None, field_default(name)):
             raise InputError(name, "it is also in the search space", got=value, hint="give it once")
 
 
