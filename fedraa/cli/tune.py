@@ -13,8 +13,7 @@ from fedraa.cli.console import print_line, print_table
 from fedraa.components.text import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.tuning.journal import Trial
-from fedraa.tuning.tuner import Tuned
-from fedraa.tuning.tuner import tune as tuned_by
+from fedraa.tuning.tuner import Tuned, tune
 from fedraa.waiting import Waiting
 
 
@@ -37,7 +36,7 @@ def run_tuning(
         waiting: The status line, which shows the running trial; None to print nothing.
     """
     if experiment.quiet or waiting is None:
-        tuned_by(methods, space, trials, experiment, jobs=jobs)
+        tune(methods, space, trials, experiment, jobs=jobs)
         return
 
     def report_trial(trial: Trial, count: int, total: int, left: float) -> None:
@@ -45,7 +44,7 @@ def run_tuning(
         waiting.say(f"running trial {min(count + 1, total)} of {total}")
 
     waiting.say(f"running trial 1 of {trials * len(methods)}")
-    result = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=report_trial)
+    result = tune(methods, space, trials, experiment, jobs=jobs, ended=report_trial)
     waiting.end_display()
     print_table(best_table(result))
     print_line(f"next: fedraa compare {join(methods)} --terms tuned --tuned {quote(str(result.file))}")

@@ -68,10 +68,10 @@ class Judge:
                 self._study.add_trial(_make_frozen_trial(trial, {}, trial.value))
         self._trial = self._study.ask()
 
-    def hopeless(self, tenth: int, value: float) -> bool:
-        """Record the metric after `tenth` tenths of the budget.
+    def should_stop(self, tenth: int, value: float) -> bool:
+        """Record the metric `value` after `tenth` tenths of the budget.
 
-        Return True if the metric is worse than the median of finished trials, so that the trial should stop.
+        Return True if it is worse than the median of the finished trials.
         """
         self._trial.report(value, tenth)
         return bool(self._trial.should_prune())

@@ -324,9 +324,9 @@ def _run_unfinished(
     started = time.monotonic()
     for numbers in (range(plan.first), range(plan.first, plan.trials)):
         finished = {(trial.method, trial.number) for trial in journal.trials}
-        left = [(method, number) for number, method in product(numbers, plan.experiments)]
+        all_trials = [(method, number) for number, method in product(numbers, plan.experiments)]
         for trial in run_trials(
-            [which for which in left if which not in finished],
+            [trial_key for trial_key in all_trials if trial_key not in finished],
             lambda method, number: plan.next(method, number, journal, folder),
             journal,
             jobs,
