@@ -7,7 +7,8 @@ import numpy as np
 from fedraa.board.sampling import json_number, json_numbers
 from fedraa.board.timeline import make_timeline
 from fedraa.board.watched_run import WatchedRun
-from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline, Whole, staleness_histogram
+from fedraa.messages import Index
+from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline, staleness_histogram
 
 # A plot has at most this number of columns. If there are more fragments, a column shows several neighbouring fragments.
 COLUMNS = 60
@@ -101,7 +102,7 @@ def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | No
     rounds = len(log.round_events)
     if not rounds:
         return None
-    starts: Whole = np.arange(0, rounds, -(-rounds // ROUNDS))
+    starts: Index = np.arange(0, rounds, -(-rounds // ROUNDS))
     sizes = np.diff([*starts, rounds])
     columns = {name: np.array([event[name] for event in log.round_events]) for name in ROUND_COLUMNS}
     return {

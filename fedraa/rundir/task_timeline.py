@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.messages import Index
 from fedraa.rundir.event_reader import not_an_event_error, read_events
 from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
 
@@ -24,7 +25,6 @@ MAX_STALENESS_BARS = 40
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 
 Floats = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
 
 
 class Fate(IntEnum):
@@ -219,7 +219,7 @@ def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
     return timeline
 
 
-def staleness_histogram(staleness: Whole) -> tuple[int, Whole]:
+def staleness_histogram(staleness: Index) -> tuple[int, Index]:
     """Return the width of a bar, a whole number of staleness values, and the number of updates in each bar.
 
     Args:
