@@ -11,11 +11,11 @@ from fedraa.messages import Index
 from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline, staleness_histogram
 
 # A plot has at most this number of columns. If there are more fragments, a column shows several neighbouring fragments.
-COLUMNS = 60
+MAX_COLUMNS = 60
 # A plot has at most this number of points. If there are more rounds, a point shows a group of rounds.
-ROUNDS = 300
+MAX_ROUNDS = 300
 # If there are more failures than this number, only the newest are shown.
-SHOWN = 50
+MAX_SHOWN_FAILURES = 50
 
 
 def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
 
 def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
     """Return the newest faults and dropped tasks of a run, the newest first."""
-    newest = list(log.failures)[: -SHOWN - 1 : -1]
+    newest = list(log.failures)[: -MAX_SHOWN_FAILURES - 1 : -1]
     return [{**failure, "t": json_number(failure["t"]), "wall": json_number(failure["wall"])} for failure in newest]
 
 
@@ -75,7 +75,7 @@ def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
     names, which = np.unique(fragment, return_inverse=True)
     if len(names) < 2:
         return None
-    width = -(-len(names) // COLUMNS)
+    width = -(-len(names) // MAX_COLUMNS)
     which = which // width
     shown = select_clients(clients)
     by = np.zeros((len(shown), int(which.max()) + 1), np.int64)
@@ -102,7 +102,7 @@ def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | No
     rounds = len(log.round_events)
     if not rounds:
         return None
-    starts: Index = np.arange(0, rounds, -(-rounds // ROUNDS))
+    starts: Index = np.arange(0, rounds, -(-rounds // MAX_ROUNDS))
     sizes = np.diff([*starts, rounds])
     columns = {name: np.array([event[name] for event in log.round_events]) for name in ROUND_COLUMNS}
     return {

@@ -10,9 +10,10 @@ from fedraa.report.verdict import still_improves, untrained_fraction
 from fedraa.rundir.failures import describe_clients, retried_clients
 
 # A larger run gets no prediction, because its dry run (a simulation without training) would take too long.
-MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
+MAX_STEPS = 20_000
+MAX_CLIENTS = 10_000
 # A time within this fraction of the predicted time counts as equal.
-CLOSE = 0.02
+TIME_TOLERANCE = 0.02
 
 
 def compare_with_plan(run: Run) -> str:
@@ -62,12 +63,12 @@ def _describe_time(run: Run) -> str:
         if done.empty or not done["cost"].sum():
             return ""
         ratio = float((done["end"] - done["start"]).sum() / done["cost"].sum())
-        if abs(ratio - 1) < CLOSE:
+        if abs(ratio - 1) < TIME_TOLERANCE:
             return "Its tasks took the time that their costs predict."
         return f"Its tasks took {ratio:.3g} times the time that their costs predict."
     ratio = float(done["end"].max()) / predicted.time
     duration = "It took the predicted time"
-    if abs(ratio - 1) >= CLOSE:
+    if abs(ratio - 1) >= TIME_TOLERANCE:
         duration = f"It took {ratio:.2f} times the predicted time of {predicted.time:.4g}"
     actual = (f"{run.summary['staleness_mean']:.2f}", str(run.summary["staleness_max"]))
     expected = (f"{predicted.staleness_mean:.2f}", str(predicted.staleness_max))
@@ -84,7 +85,7 @@ def forecast_run(run: Run) -> Forecast | None:
     """
     steps = int(run.summary["steps"])
     schedule = run.config["method"]["schedule"]
-    if schedule["kind"] != "AsyncSchedule" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
+    if schedule["kind"] != "AsyncSchedule" or not 0 < steps <= MAX_STEPS or run.clients > MAX_CLIENTS:
         return None
     # Every value of `next_client` except `uniform` selects clients by losses or durations, which a dry run lacks.
     if schedule.get("next_client", "uniform") != "uniform":
@@ -123,7 +124,7 @@ def _describe_delay_bound(run: Run) -> str:
     if run.config["method"]["schedule"].get("scheduler") != "gre-raa" or done.empty:
         return ""
     rules = Rules.read(run.directory)
-    if not rules.costs_known or run.clients > MOST_CLIENTS:
+    if not rules.costs_known or run.clients > MAX_CLIENTS:
         return ""
     longest = float((done["end"] - done["start"]).max())
     bound = rules.planner().bound

@@ -25,7 +25,7 @@ PER_RUN = {"seed", "out", "quiet", "address"}
 # The files that a report shows.
 SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY, CLIENTS)
 # Maximum number of characters of a label in a legend.
-LABEL = 40
+MAX_LABEL_CHARACTERS = 40
 
 
 class Run:
@@ -201,7 +201,7 @@ def _label_runs(runs: Sequence[Run]) -> list[str]:
         alike = [other for other in runs if other.method == run.method]
         options = differing_options(alike)
         names = [_method_with_options(other, options) for other in alike]
-        if max(map(len, names)) > LABEL:
+        if max(map(len, names)) > MAX_LABEL_CHARACTERS:
             names = [run.method] * len(alike)
         place = alike.index(run)
         label = names[place]

@@ -9,28 +9,26 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from fedraa.report.runs import Run
-from fedraa.report.theme import SEQUENTIAL, draw_legend, new_figure
+from fedraa.report.theme import PALETTE, SEQUENTIAL, draw_legend, new_figure
 
 Floats = npt.NDArray[np.float64]
 
-# A plot shows at most LANES clients. Each client has a lane, a row of the plot.
-LANES = 40
+# Maximum number of clients in a plot. Each client has a lane, a row of the plot.
+MAX_LANES = 40
 # The time axis ends when half of the shown clients have TASKS_PER_LANE tasks, because more tasks would overlap.
 TASKS_PER_LANE = 25
-# The palette has only FEW colours for fragments.
-FEW = 7
 
 
 def select_clients(clients: int) -> npt.NDArray[np.int64]:
-    """Return all clients, or `LANES` evenly spaced ones if there are more."""
-    return np.linspace(0, clients - 1, min(clients, LANES)).round().astype(np.int64)
+    """Return all clients, or `MAX_LANES` evenly spaced ones if there are more."""
+    return np.linspace(0, clients - 1, min(clients, MAX_LANES)).round().astype(np.int64)
 
 
 def selection_note(run: Run) -> str:
     """Return a sentence about the clients that a plot shows; an empty text if it shows all clients."""
-    if run.clients <= LANES:
+    if run.clients <= MAX_LANES:
         return ""
-    return f" {LANES} of {run.clients} clients are shown, at even distances."
+    return f" {MAX_LANES} of {run.clients} clients are shown, at even distances."
 
 
 def window_end(run: Run) -> float:
@@ -62,7 +60,7 @@ def draw_timeline(run: Run) -> Figure:
     )
     names = sorted(run.tasks["fragment"].unique())
     which = np.searchsorted(names, tasks["fragment"].to_numpy())
-    if len(names) <= FEW:
+    if len(names) <= len(PALETTE):
         colours = [f"C{i}" for i in which]
         edge = axes.get_facecolor()
         axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors=[edge], linewidths=0.5))

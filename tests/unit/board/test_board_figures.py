@@ -104,7 +104,7 @@ def test_a_timeline_has_every_task_in_sight() -> None:
 
 
 def test_too_many_tasks_are_shown_as_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timelines, "BARS", 3)
+    monkeypatch.setattr(timelines, "MAX_BARS", 3)
     monkeypatch.setattr(timelines, "BINS", 5)
     log = timeline_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 2.5), (0, 1, 3.0, 5.0), (1, 0, 4.75, None)])
     answer = make_timeline(log, 2, -inf, inf)

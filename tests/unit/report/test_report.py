@@ -164,7 +164,7 @@ def test_each_evaluation_is_marked_unless_there_are_many(runs: Path, monkeypatch
         return sum(len(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == ".")
 
     assert marks() == count
-    monkeypatch.setattr(sys.modules["fedraa.report.comparison"], "MOST_MARKS", 1)
+    monkeypatch.setattr(sys.modules["fedraa.report.comparison"], "MAX_MARKS", 1)
     assert marks() == 0
 
 
