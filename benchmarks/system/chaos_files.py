@@ -30,6 +30,8 @@ from fedraa.rundir.profile import PROFILE
 REFUSED = "fedraa: out: same is not an empty directory; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
 SIMULTANEOUS_STARTS = 4
+# The number of the commit at which runs are killed.
+KILLED_AT = 18
 UPDATES: dict[str, Any] = {"updates": 25, "checkpoint_every": 4, "eval_every": 3}
 ROUNDS: dict[str, Any] = {"rounds": 5, "checkpoint_every": 1, "eval_every": 1}
 METHODS: dict[str, dict[str, Any]] = {
@@ -83,19 +85,13 @@ def make_experiment(method: str, out: Path) -> Experiment:
     )
 
 
-def run_killed(method: str, out: Path, commit: int = 18) -> Path:
-    """Run an experiment, kill it at a `commit` event, and return its run directory.
-
-    Args:
-        method: The name of the method.
-        out: The run directory.
-        commit: The number of the `commit` event after which the run is killed.
-    """
+def run_killed(method: str, out: Path) -> Path:
+    """Run an experiment in the directory `out`, kill it at commit `KILLED_AT`, and return `out`."""
     try:
-        run(make_experiment(method, out), callbacks=[KillAt(commit)])
+        run(make_experiment(method, out), callbacks=[KillAt(KILLED_AT)])
     except Killed:
         return out
-    raise AssertionError(f"the run of {method} ended before commit {commit}")
+    raise AssertionError(f"the run of {method} ended before commit {KILLED_AT}")
 
 
 def comparable_log(directory: Path) -> tuple[list[dict[str, object]], object]:

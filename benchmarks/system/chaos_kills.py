@@ -313,17 +313,16 @@ def worker_kills(
     return judge_runs(deaths + shots, disturbed, run_undisturbed(method, folder))
 
 
-def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: int = FREEZES) -> Tally:
+def worker_hangs(folder: Path, rng: np.random.Generator, method: str) -> Tally:
     """Let workers freeze at random tasks.
 
     Args:
         folder: An empty folder.
         rng: The generator that chooses the tasks.
         method: The name of the method.
-        freezes: The number of freezes.
     """
-    disturbed = kill_at_tasks(method, folder / "chosen", 0, freezes, rng)
-    return judge_runs(freezes, [disturbed], run_undisturbed(method, folder))
+    disturbed = kill_at_tasks(method, folder / "chosen", 0, FREEZES, rng)
+    return judge_runs(FREEZES, [disturbed], run_undisturbed(method, folder))
 
 
 def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int = SERVERS_SHOT) -> Tally:

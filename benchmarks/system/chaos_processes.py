@@ -106,39 +106,37 @@ class Aim:
         return sorted(pid for pid in list_descendants(self._root) if self._name in process_title(pid).split("(")[0])
 
 
-def freeze_actors(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
+def freeze_actors(folder: Path, rng: np.random.Generator, kind: str) -> Tally:
     """Freeze actors of one kind repeatedly.
 
     Args:
         folder: An empty folder.
         rng: The generator that chooses the times.
         kind: The name of the actor's class.
-        shots: The number of freezes.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local")).directory
-    aim = Aim(os.getpid(), f"ray::{kind}", signal.SIGSTOP, log_size(undisturbed) // shots, rng)
+    aim = Aim(os.getpid(), f"ray::{kind}", signal.SIGSTOP, log_size(undisturbed) // PER_KIND, rng)
     runs = list[Path]()
-    while len(aim.hits) < shots:
+    while len(aim.hits) < PER_KIND:
         runs.append(folder / f"run-{len(runs)}")
         # A run may raise RunFailed after three freezes. It is resumed after the last freeze.
-        with aim.at(runs[-1], shots), suppress(RunFailed):
+        with aim.at(runs[-1], PER_KIND), suppress(RunFailed):
             run(make_experiment(runs[-1], "ray", **FROZEN[kind]))
         if not (runs[-1] / SUMMARY).exists():
             resume(runs[-1])
-    tally = judge_runs(shots, runs, undisturbed)
-    return Tally(shots, tally.right, tally.lost, tally.doubled, round(max(aim.seconds), 1))
+    tally = judge_runs(PER_KIND, runs, undisturbed)
+    return Tally(PER_KIND, tally.right, tally.lost, tally.doubled, round(max(aim.seconds), 1))
 
 
-def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_KIND) -> Tally:
+def freeze_first_tasks(folder: Path, rng: np.random.Generator) -> Tally:
     """Freeze a worker in its first task, when the executor does not yet know how long tasks take.
 
     Args:
         folder: An empty folder.
         rng: Not used. The functions for all kinds of trials take the same arguments.
-        shots: The number of freezes.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local", updates=60)).directory
-    runs = [folder / f"run-{number}" for number in range(shots)]
+    runs = [folder / f"run-{number}" for number in range(PER_KIND)]
     for directory in runs:
         marks = directory.with_suffix(".marks")
         marks.mkdir()
@@ -150,28 +148,27 @@ def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_
             RunSession(spec, directory, executor, threading.Event()).execute()
         finally:
             executor.close()
-    return judge_runs(shots, runs, undisturbed)
+    return judge_runs(PER_KIND, runs, undisturbed)
 
 
-def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
+def cluster_kills(folder: Path, rng: np.random.Generator, kind: str) -> Tally:
     """Kill one of Ray's processes repeatedly, and continue the run on a new cluster each time.
 
     Args:
         folder: An empty folder.
         rng: The generator that chooses the times.
         kind: The process, a key of KILLED.
-        shots: The number of kills.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local")).directory
     trial = make_experiment(folder / "run", "ray")
-    process = get_context("forkserver").Process(target=drive_run, args=(trial, shots))
+    process = get_context("forkserver").Process(target=drive_run, args=(trial, PER_KIND))
     process.start()
     assert process.pid is not None
-    aim = Aim(process.pid, KILLED[kind], signal.SIGKILL, log_size(undisturbed) // (shots + 1), rng)
-    with aim.at(folder / "run", shots):
+    aim = Aim(process.pid, KILLED[kind], signal.SIGKILL, log_size(undisturbed) // (PER_KIND + 1), rng)
+    with aim.at(folder / "run", PER_KIND):
         process.join()
     if not (folder / "run" / SUMMARY).exists():
-        return Tally(shots, 0)
+        return Tally(PER_KIND, 0)
     return judge_runs(len(aim.hits), [folder / "run"], undisturbed)
 
 

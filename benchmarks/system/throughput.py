@@ -43,6 +43,14 @@ from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 from fedraa.messages import Task, Update, Vector
 
+# The number of measured rounds of a run.
+ROUNDS = 2
+# The number of clients in the measurement of updates without training.
+EMPTY_CLIENTS = 100
+# The numbers of clients and of updates in the measurement of the server.
+SERVER_CLIENTS = 10
+SERVER_UPDATES = 300
+
 
 def main(
     clients: tuple[int, ...] = (10, 100, 1000, 10_000),
@@ -134,7 +142,6 @@ def measure_rounds(
     model: str,
     repeats: int,
     *,
-    rounds: int = 2,
     device: str = "cpu",
     vmap_batch: int = 1,
 ) -> Figure:
@@ -145,7 +152,6 @@ def measure_rounds(
         clients: The number of clients.
         model: A key of MODELS.
         repeats: The number of runs.
-        rounds: The number of measured rounds of a run.
         device: The device of the training.
         vmap_batch: The number of tasks that a worker trains in one batched computation.
     """
@@ -155,12 +161,12 @@ def measure_rounds(
     floor: list[Spent] = []
     for _ in range(repeats):
         spent, _ = measure_run(
-            trial_experiment("fedavg", clients, model, rounds=rounds + 1, device=device, vmap_batch=vmap_batch),
+            trial_experiment("fedavg", clients, model, rounds=ROUNDS + 1, device=device, vmap_batch=vmap_batch),
             dataset,
             warm=1,
         )
-        spent_by_fedraa.append(Spent(spent.wall / rounds, spent.cpu / rounds))
-        floor += [bare.round() for _ in range(rounds)]
+        spent_by_fedraa.append(Spent(spent.wall / ROUNDS, spent.cpu / ROUNDS))
+        floor += [bare.round() for _ in range(ROUNDS)]
     bare.close()
     return compare_times("fedavg round", clients, model, spent_by_fedraa, floor)
 
@@ -208,30 +214,27 @@ class Echo:
         return params.copy()
 
 
-def measure_empty_updates(
-    dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000
-) -> Figure:
+def measure_empty_updates(dataset: Dataset, model: str, repeats: int, *, updates: int = 2000) -> Figure:
     """Measure the seconds per update without training, and per bare Ray call with the same bytes.
 
     Args:
         dataset: The data.
         model: A key of MODELS.
         repeats: The number of runs.
-        clients: The number of clients.
         updates: The number of measured updates of a run.
     """
-    sent = build_run(trial_experiment("fedasync", clients, model, updates=1), dataset=dataset).params
+    sent = build_run(trial_experiment("fedasync", EMPTY_CLIENTS, model, updates=1), dataset=dataset).params
     actors: list[Any] = [ray.remote(Echo).options(num_cpus=0).remote() for _ in range(CORES)]
     spent_by_fedraa: list[Spent] = []
     floor: list[Spent] = []
     for _ in range(repeats):
-        experiment = trial_experiment("fedasync", clients, model, updates=updates + clients)
-        spent, commits = measure_run(experiment, dataset, clients, Idle)
+        experiment = trial_experiment("fedasync", EMPTY_CLIENTS, model, updates=updates + EMPTY_CLIENTS)
+        spent, commits = measure_run(experiment, dataset, EMPTY_CLIENTS, Idle)
         spent_by_fedraa.append(Spent(spent.wall / len(commits), spent.cpu / len(commits)))
         floor.append(time_echoes(actors, sent, updates))
     for actor in actors:
         ray.kill(actor)
-    return compare_times("empty update", clients, model, spent_by_fedraa, floor)
+    return compare_times("empty update", EMPTY_CLIENTS, model, spent_by_fedraa, floor)
 
 
 def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
@@ -255,7 +258,7 @@ def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
     return Spent(wall / updates, cpu / updates)
 
 
-def measure_mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
+def measure_mixing(dataset: Dataset, model: str) -> Figure:
     """Measure the server's time per asynchronous update.
 
     The server chooses and copies a fragment, and mixes the update.
@@ -263,20 +266,18 @@ def measure_mixing(dataset: Dataset, model: str, clients: int = 10, updates: int
     Args:
         dataset: The data.
         model: A key of MODELS.
-        clients: The number of clients.
-        updates: The number of updates.
     """
     server = make_server(
-        build_run(trial_experiment("fed-raa", clients, model, updates=1, fragments=3), dataset=dataset),
+        build_run(trial_experiment("fed-raa", SERVER_CLIENTS, model, updates=1, fragments=3), dataset=dataset),
         lambda *_, **__: None,
     )
     seconds = []
-    for number in range(updates):
+    for number in range(SERVER_UPDATES):
         started = time.perf_counter()
-        task = server.assign(number % clients, 0.0)
+        task = server.assign(number % SERVER_CLIENTS, 0.0)
         server.commit(Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0), 0.0)
         seconds.append(time.perf_counter() - started)
-    return Figure("assign and mix", clients, model, "ms", 1000 * statistics.median(seconds))
+    return Figure("assign and mix", SERVER_CLIENTS, model, "ms", 1000 * statistics.median(seconds))
 
 
 def bytes_moved(dataset: Dataset, model: str) -> Figure:
