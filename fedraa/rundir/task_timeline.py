@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.messages import Index
-from fedraa.rundir.event_reader import not_an_event_error, read_events
-from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
+from fedraa.rundir.run_stats import add_events, float_number, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -201,21 +200,9 @@ class TaskTimeline:
 
 
 def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
-    """Return the tasks and rounds of a run's log.
-
-    Args:
-        directory: The run directory.
-        partial: True to skip an incomplete last line.
-
-    Raises:
-        InputError: A line is not an event of a run. The error names the first such line.
-    """
+    """Return the tasks and rounds of a run's log. The arguments and the error are those of `add_events`."""
     timeline = TaskTimeline()
-    for line, event in enumerate(read_events(directory, partial=partial), 1):
-        try:
-            timeline.add(event)
-        except WRONG_VALUES:
-            raise not_an_event_error(directory, line) from None
+    add_events(directory, timeline.add, partial=partial)
     return timeline
 
 
