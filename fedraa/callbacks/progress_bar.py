@@ -48,7 +48,7 @@ class ProgressBar(Callback):
         if self._shown is not None:
             self._shown.say(doing or "starting")
         elif doing is None:
-            self._no_longer_wait()
+            self._end_waiting()
         else:
             self._waiting = self._waiting or Waiting()
             self._waiting.say(doing)
@@ -68,12 +68,12 @@ class ProgressBar(Callback):
             self._shown.update(progress, self._step_rate(progress.step))
 
     def on_close(self) -> None:
-        self._no_longer_wait()
+        self._end_waiting()
         if self._shown is not None:
             self._shown.close()
             self._shown = None
 
-    def _no_longer_wait(self) -> None:
+    def _end_waiting(self) -> None:
         if self._waiting is not None:
             self._waiting.end_display()
             self._waiting = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -326,9 +327,7 @@ COMMAND_GROUPS: dict[str, dict[str, Callable[..., Command]]] = {
     "Running processes and clusters": {"status": Status, "stop": Stop, "submit": Submit, "fetch": Fetch},
     "Installation": {"doctor": Doctor},
 }
-COMMANDS: dict[str, Callable[..., Command]] = {}
-for group in COMMAND_GROUPS.values():
-    COMMANDS |= group
+COMMANDS = dict(chain.from_iterable(group.items() for group in COMMAND_GROUPS.values()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
