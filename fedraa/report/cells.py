@@ -9,7 +9,7 @@ from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.settings.resolve import drop_unused_options
-from fedraa.settings.terms import Tuned, check_schedules, on_terms
+from fedraa.settings.terms import TunedValues, check_schedules, on_terms
 
 DEFAULT_TIME = 20.0
 
@@ -45,7 +45,7 @@ def make_experiments(
     seeds: Sequence[int],
     experiment: Experiment,
     terms: str | None = None,
-    tuned: Tuned | None = None,
+    tuned: TunedValues | None = None,
 ) -> list[Experiment]:
     """Return an experiment per method and seed.
 

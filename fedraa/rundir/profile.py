@@ -27,7 +27,7 @@ WORKERS = {"train": "training", "evaluate": "evaluating"}
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Spent(BaseModel):
+class ProfileTimes(BaseModel):
     """The real seconds of a run by kind of work.
 
     Attributes:
@@ -84,7 +84,7 @@ def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
     if not path.is_file():
         raise InputError("run", f"{directory} has no {PROFILE}", hint="give a run that has ended")
     try:
-        run = Spent.model_validate_json(read_regular_file(path))
+        run = ProfileTimes.model_validate_json(read_regular_file(path))
     except ValidationError as error:
         raise InputError("run", f"{path} is not a profile: {error.errors()[0]['msg']}") from None
     rows = []

@@ -17,7 +17,7 @@ from fedraa.ledger.participation import PARTICIPATION, Bernoulli, Sample
 
 Terms = Literal["equal", "paper", "tuned"]
 TERMS: tuple[str, ...] = get_args(Terms)
-Tuned = Mapping[str, Mapping[str, Any]]
+TunedValues = Mapping[str, Mapping[str, Any]]
 """Values by method. Each key is a field of an experiment or a path of the method."""
 
 # The option `--terms equal` sets these values.
@@ -32,7 +32,7 @@ EQUAL: dict[str, Any] = {
 
 
 def on_terms(
-    experiment: Experiment, terms: str | None, tuned: Tuned | None = None, *, over: bool = False
+    experiment: Experiment, terms: str | None, tuned: TunedValues | None = None, *, over: bool = False
 ) -> Experiment:
     """Return the experiment of one method with the values of the terms: equal, paper or tuned.
 
