@@ -77,7 +77,7 @@ class Board:
 
     def _search_runs(self) -> None:
         started = monotonic()
-        paths = {_run_name(path, self.folder): path for path in runs_below(self.folder)}
+        paths = {_run_name(path, self.folder): path for path in find_run_directories(self.folder)}
         if paths.keys() != self.runs.keys():
             self.runs = {
                 name: self.runs.get(name) or WatchedRun(path, name, self._advance_version)
@@ -92,7 +92,7 @@ class Board:
         return self.version
 
 
-def runs_below(folder: Path) -> Iterator[Path]:
+def find_run_directories(folder: Path) -> Iterator[Path]:
     """Yield the run directories below a folder, in the order of their names.
 
     Symbolic links may form a cycle, so they are not followed.

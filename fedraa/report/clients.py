@@ -34,10 +34,8 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
         folder: The folder of the picture.
         title: The title of the picture.
     """
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    import matplotlib.pyplot as plt
+    # matplotlib is slow to import.
+    from matplotlib.figure import Figure
 
     counts = label_counts(data)
     sizes = data.sizes
@@ -49,12 +47,11 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
     names = [_short_name(data, client) for client in chosen.tolist()]
     height = 1.6 + 0.2 * len(chosen)
     if counts is None:
-        figure, left = plt.subplots(figsize=(6, height), layout="constrained")
-        right = left
+        figure = Figure(figsize=(6, height), layout="constrained")
+        left = right = figure.subplots()
     else:
-        figure, (left, right) = plt.subplots(
-            1, 2, figsize=(8, height), sharey=True, width_ratios=(3, 1), layout="constrained"
-        )
+        figure = Figure(figsize=(8, height), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
         shares = counts[chosen] / np.maximum(1, sizes[chosen, None])
         if shares.shape[1] > MAX_LABELS:
             shares = shares[:, np.argsort(-counts.sum(axis=0), kind="stable")[:MAX_LABELS]]
@@ -76,7 +73,6 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "clients.png"
     figure.savefig(path, dpi=120)
-    plt.close(figure)
     return path
 
 

@@ -17,6 +17,7 @@ from fedraa.report.command import run_command
 from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.history import History, method_name
+from fedraa.rundir.status import runs_below
 from fedraa.rundir.summary import summarise_unfinished
 from fedraa.rundir.task_timeline import TaskTimeline, read_timeline
 
@@ -245,4 +246,4 @@ def _find_runs(directory: Path) -> list[Path]:
     """
     if (directory / CONFIG).is_file():
         return [directory]
-    return sorted(path.parent for path in directory.glob(f"*/{CONFIG}")) or [directory]
+    return runs_below(directory) or [directory]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 MAX_FAILURES = 200
 # Maximum number of bars in a histogram of staleness.
 MAX_STALENESS_BARS = 40
+TASK_COLUMNS = ("task", "client", "fragment", "start", "end", "cost", "bytes_down", "bytes_up", "staleness")
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 
 Floats = npt.NDArray[np.float64]
@@ -133,24 +134,14 @@ class TaskTimeline:
         return bytes_so_far
 
     def tasks(self) -> "pd.DataFrame":
-        """Return a row per task: task, client, fragment, start, end, cost, bytes_down, bytes_up, staleness, done.
+        """Return a row per task with the columns `TASK_COLUMNS`, and `done`, which is True for committed tasks.
 
         Committed tasks come first, in the order of the commits. `end` is NaN for a task in flight.
         """
         # pandas is slow to import, and workers do without it.
         import pandas as pd
 
-        columns = {
-            "task": np.array(self.task),
-            "client": np.array(self.client),
-            "fragment": np.array(self.fragment),
-            "start": np.array(self.start),
-            "end": np.array(self.end),
-            "cost": np.array(self.cost),
-            "bytes_down": np.array(self.bytes_down),
-            "bytes_up": np.array(self.bytes_up),
-            "staleness": np.array(self.staleness),
-        }
+        columns = {name: np.array(getattr(self, name)) for name in TASK_COLUMNS}
         done = np.array(self.fate) == Fate.DONE
         order = np.concatenate([np.array(self.commits), np.flatnonzero(~done)]).astype(np.int64)
         return pd.DataFrame({**columns, "done": done}).iloc[order].reset_index(drop=True)
