@@ -20,16 +20,12 @@ import numpy as np
 
 from actors.cluster import engine
 from actors.cluster.own_cluster import own_cluster
-from actors.pool.executor import RayExecutor
 from actors.pool.liveness import Heartbeat
-from benchmarks.system.chaos_kills import FREEZE, doomed_worker, judge_runs, log_size
+from benchmarks.system.chaos_kills import FREEZE, doomed_worker, judge_runs, log_size, run_with_workers
 from benchmarks.system.chaos_table import Kind, Tally
 from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
-from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build_run
-from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.rundir.file_names import SUMMARY
 
@@ -140,14 +136,8 @@ def freeze_first_tasks(folder: Path, rng: np.random.Generator) -> Tally:
     for directory in runs:
         marks = directory.with_suffix(".marks")
         marks.mkdir()
-        directory.mkdir()
-        spec = build_run(make_experiment(directory, "ray", updates=60))
-        worker = doomed_worker({0: FREEZE}, marks)
-        executor = RayExecutor.of(spec, groups=(WorkerGroup(1, {"CPU": 1}),), worker=worker, heartbeat=SHORT)
-        try:
-            RunSession(spec, directory, executor, threading.Event()).execute()
-        finally:
-            executor.close()
+        experiment = make_experiment(directory, "ray", updates=60)
+        run_with_workers(experiment, directory, doomed_worker({0: FREEZE}, marks), count=1, heartbeat=SHORT)
     return judge_runs(PER_KIND, runs, undisturbed)
 
 
