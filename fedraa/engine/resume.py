@@ -30,7 +30,7 @@ from fedraa.errors import InputError, short_text
 from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import json_text, write_text
-from fedraa.rundir.checkpoint import SETTINGS_KEY, choose_checkpoint, read_head
+from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, read_head
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
@@ -234,7 +234,7 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
     )
     if choice is None:
         return
-    changed_field = first_difference(choice.state[SETTINGS_KEY], experiment)
+    changed_field = first_difference(choice.state[ASKED], experiment)
     if changed_field is not None:
         problem = f"it {changed_field} when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")

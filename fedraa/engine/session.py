@@ -23,7 +23,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import CallbackRaised, RunFailed
 from fedraa.messages import State
 from fedraa.rundir.atomic_files import json_text, raise_unwritable, replace_file, write_text
-from fedraa.rundir.checkpoint import SETTINGS_KEY, Saver, load_latest
+from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
 from fedraa.rundir.clients_file import clients_csv_columns
 from fedraa.rundir.digests import write_seal
 from fedraa.rundir.event_log import EventLog
@@ -234,7 +234,7 @@ class RunSession:
     def _save_checkpoint(self) -> float:
         """Save a checkpoint. Return the duration of the last finished write of a checkpoint, in seconds."""
         self._log.sync()
-        state = self._loop.state() | {SETTINGS_KEY: self._pinned}
+        state = self._loop.state() | {ASKED: self._pinned}
         with raise_unwritable(self._directory):
             self._saver.save(self._directory / CHECKPOINTS, self._loop.server.step, state)
         return self._saver.seconds

@@ -10,7 +10,7 @@ from fedraa.engine.resume_guard import first_difference, pinned_settings
 from fedraa.errors import Damaged, Inconsistent
 from fedraa.reading import open_regular_file, read_regular_file
 from fedraa.replay.resolved import FrozenBase
-from fedraa.rundir.checkpoint import SETTINGS_KEY, newest_first, read_head
+from fedraa.rundir.checkpoint import ASKED, newest_first, read_head
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SUMMARY
 from fedraa.rundir.frozen_base import base_sha256
@@ -35,7 +35,7 @@ def check_checkpoints(directory: Path) -> None:
             problem = describe_damage(directory, state["log"])
         if problem is not None:
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", problem)
-        change = first_difference(state[SETTINGS_KEY], now)
+        change = first_difference(state[ASKED], now)
         if change is not None:
             raise Inconsistent(CONFIG, f"the configuration {change} when {path.name} was written")
 

@@ -40,7 +40,7 @@ ARRAY = "$array"
 NOT_A_CHECKPOINT = "the file is not a checkpoint"
 TORN = "the file is torn or changed: its checksum is wrong"
 # Under this key, the state has the settings of the run. A resumed run must have the same settings.
-SETTINGS_KEY = "experiment"
+ASKED = "experiment"
 # Under this key, the state has the number of the file format.
 FORMAT_KEY = "format"
 

@@ -17,9 +17,10 @@ from fedraa.callbacks.events import Limits
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.errors import RunFailed
+from fedraa.objectives.metric_spec import Direction
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Value
-from fedraa.tuning.suggest import Direction, Judge
+from fedraa.tuning.suggest import Judge
 
 TENTHS = 10
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from fedraa.errors import InputError
+from fedraa.objectives.metric_spec import Direction
 from fedraa.rng import torch_seed
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Choices, Parameter, Space, Value
 
-Direction = Literal["max", "min"]
 # Each method begins with this number of random trials.
 RANDOM_TRIALS = 4
 # No trial is stopped early before this number of trials has finished.

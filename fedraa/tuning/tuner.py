@@ -25,6 +25,7 @@ from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
 from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec
+from fedraa.objectives.metric_spec import Direction
 from fedraa.report.cells import make_experiments
 from fedraa.settings.resolve import resolve_method
 from fedraa.settings.terms import field_default
@@ -34,7 +35,7 @@ from fedraa.tuning.folder import tuning_folder
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.objects import TrialObjects
 from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value, describe_space, make_space
-from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest_values
+from fedraa.tuning.suggest import best_of, check_optuna, suggest_values
 from fedraa.tuning.work import OpenNodes, refuse_unsendable, run_trials
 
 # The default fraction of every client's training samples for validation.
