@@ -23,8 +23,8 @@ from fedraa.rundir.task_timeline import TaskTimeline
 
 def watched(directory: Path) -> WatchedRun:
     run = WatchedRun(directory, directory.name, lambda: 1)
-    run.look()
-    run.read()
+    run.read_files()
+    run.read_log()
     return run
 
 

@@ -22,10 +22,10 @@ FOLDER = Path(__file__).parents[3] / "fedraa" / "board" / "page"
 @pytest.fixture(scope="module")
 def server(sample_runs: Path) -> Iterator[BoardServer]:
     board = Board(sample_runs)
-    board.look()
-    while board.read_on():
+    board.read_files()
+    while board.read_logs():
         pass
-    board.look()
+    board.read_files()
     served = BoardServer(board, 0)
     thread = Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -164,9 +164,9 @@ def test_a_board_without_runs_answers(tmp_path: Path) -> None:
     from fedraa.board.answers import list_runs
 
     board = Board(tmp_path)
-    board.look()
+    board.read_files()
     reply = list_runs(board, {})
     assert (reply["ids"], reply["rows"], reply["searched"]) == ([], [], True)
     shutil.rmtree(tmp_path)
     board._next_search = 0
-    board.look()
+    board.read_files()
