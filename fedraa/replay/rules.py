@@ -164,6 +164,7 @@ class Rules:
 
     @cached_property
     def costs(self) -> CostModel:
+        """The costs of tasks. Raises InputError if config.json has values of local training that no run has."""
         columns = _device_columns(self.resolved)
         watts: dict[str, Floats] = {name: columns.pop(name) for name in self.resolved.watts}
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}

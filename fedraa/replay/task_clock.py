@@ -31,6 +31,8 @@ class LoggedTask:
 class TaskClock:
     """A check of the times of tasks, and the queue of clients that wait for a task.
 
+    The methods raise Inconsistent if a line contradicts the rules.
+
     Args:
         rules: The rules of the run.
         ledger: The decisions that the replay computes, with the failed clients and the tasks in flight.

@@ -122,14 +122,14 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
 
 
 def hold_last(at: Floats, times: pd.Series, values: pd.Series) -> Floats:
-    """Return the value of the last evaluation at or before each position.
+    """Return the value of the last evaluation at or before each position [K].
 
     Positions before the first evaluation get the first value.
 
     Args:
-        at: The positions.
-        times: The ascending positions of the evaluations.
-        values: The values of the evaluations.
+        at: The positions [K].
+        times: The ascending positions of the evaluations [E].
+        values: The values of the evaluations [E].
     """
     last = np.searchsorted(times.to_numpy(float), at, side="right") - 1
     return values.to_numpy(float)[np.maximum(last, 0)]

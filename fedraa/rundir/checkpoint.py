@@ -182,7 +182,10 @@ def choose_checkpoint(
 
 
 def newest_first(directory: Path) -> list[Path]:
-    """Return the checkpoints in a folder, the newest first."""
+    """Return the checkpoints in a folder, the newest first; none if it does not exist.
+
+    Raises InputError if the path is not a folder.
+    """
     if os.path.lexists(directory) and not directory.is_dir():
         raise InputError(
             "run", f"{directory} is not a folder of checkpoints", hint="restore it, or start the run again"

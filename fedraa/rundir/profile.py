@@ -79,6 +79,8 @@ def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
 
     The work `other` of workers is the time in which they are idle, transfer data, or start. With the engine `local`,
     this process trains the tasks. The training time then counts as the server's `waiting for the next update`.
+
+    Raises InputError if the run has not ended, or if its profile is damaged.
     """
     path = directory / PROFILE
     if not path.is_file():
