@@ -1,11 +1,10 @@
 // One run: its timeline, staleness, coverage, fragments and faults.
 "use strict";
 import { commandOf, copying } from "./compare.js";
-import { COLOURS, short, text } from "./elements.js";
+import { COLOURS, byId, short, text } from "./elements.js";
 import { axis, colour, draw, onZoom } from "./plot.js";
 import { ask, chosen, state } from "./state.js";
 
-const byId = (id) => document.getElementById(id);
 let range = [];
 let asked = "";
 let details = null;

@@ -6,6 +6,10 @@ export const COLOURS = 7;
 // The dashes of lines in SVG, in the order of DASHES in plot.js.
 const DASHES = ["none", "7 4", "2 3", "7 3 2 3"];
 
+export function byId(id) {
+  return document.getElementById(id);
+}
+
 export function text(tag, content, kind = "") {
   const element = document.createElement(tag);
   element.textContent = content;

@@ -3,6 +3,7 @@
 import { showCompare } from "./compare.js";
 import { showCurves } from "./curves.js";
 import { showDetails } from "./details.js";
+import { byId } from "./elements.js";
 import { showList } from "./list.js";
 import { ask, choose, chosen, state } from "./state.js";
 
@@ -21,8 +22,8 @@ function fromAddress() {
 
 function show() {
   const isEmpty = chosen().length === 0;
-  document.getElementById("empty").hidden = !isEmpty;
-  document.getElementById("chosen").hidden = isEmpty;
+  byId("empty").hidden = !isEmpty;
+  byId("chosen").hidden = isEmpty;
   showList();
   showCurves();
   showCompare();

@@ -1,6 +1,6 @@
 // Functions that draw plots in the colours of the page. Plotly is loaded once, after the list of runs is shown.
 "use strict";
-import { COLOURS } from "./elements.js";
+import { COLOURS, byId } from "./elements.js";
 
 // The dashes of lines in Plotly.
 const DASHES = ["solid", "dash", "dot", "dashdot"];
@@ -63,7 +63,7 @@ dark.addEventListener("change", () => {
 // Call `zoomed(low, high)` when the reader zooms the horizontal axis, and `zoomed()` for the whole axis.
 export async function onZoom(id, zoomed) {
   await loaded;
-  const element = document.getElementById(id);
+  const element = byId(id);
   if (element.dataset.zooms) return;
   element.dataset.zooms = "yes";
   element.on("plotly_relayout", (change) => {
