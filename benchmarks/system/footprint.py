@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.system.memory import object_store_bytes, process_kind
 from benchmarks.system.processes import list_descendants, resident_bytes
-from benchmarks.system.trials import MODELS, WIDEST, Figure, trial_experiment
+from benchmarks.system.trials import MODELS, WIDEST, Measurement, trial_experiment
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.05
 CLIENTS = 10
 
 
-def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
+def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Measurement]:
     """Return the peak memory of each process and of the object store in two rounds of FedAvg.
 
     Args:
@@ -32,10 +32,10 @@ def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -
         device: The device of the training.
     """
     peaks = peak_bytes(trial_experiment("fedavg", clients, model, rounds=2, device=device), dataset)
-    return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
+    return [Measurement(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
 
 
-def measure_footprint(dataset: Dataset, method: str, **fields: Any) -> list[Figure]:
+def measure_footprint(dataset: Dataset, method: str, **fields: Any) -> list[Measurement]:
     """Return the peak memory that a large model adds to the server and to a worker.
 
     Each peak is compared with a lower bound. For the server it is the estimate of `fedraa plan`. For the worker it is
@@ -53,7 +53,7 @@ def measure_footprint(dataset: Dataset, method: str, **fields: Any) -> list[Figu
     spec = build_run(trial_experiment(method, CLIENTS, WIDEST, **fields), dataset=dataset)
     submodel = max(spec.measure(part.widths).bytes for part in spec.submodels)
     return [
-        Figure(
+        Measurement(
             f"{method}: {what} beyond its base", CLIENTS, WIDEST, "MB", (peaks[what] - base[what]) / 1e6, floor / 1e6
         )
         for what, floor in (("server", Need.of(spec).server), ("worker", 3 * submodel))

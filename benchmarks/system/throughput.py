@@ -26,7 +26,7 @@ from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.trials import (
     CORES,
     MODELS,
-    Figure,
+    Measurement,
     bare_processes,
     compare_times,
     cpu_seconds_of_all,
@@ -75,32 +75,34 @@ def main(
     check_settings(clients, models, repeats, samples, out)
     dataset = synthetic_dataset(samples)
     choose_device(device)
-    figures: list[Figure] = []
+    measurements: list[Measurement] = []
 
-    def add_figures(*measured: Figure) -> None:
-        figures.extend(measured)
-        for figure in measured:
-            Console().print(" ".join([figure.what, f"({figure.clients}, {figure.model}):", *figure.numbers()]))
+    def add_measurements(*measured: Measurement) -> None:
+        measurements.extend(measured)
+        for measurement in measured:
+            Console().print(
+                " ".join([measurement.what, f"({measurement.clients}, {measurement.model}):", *measurement.numbers()])
+            )
         if out is not None:
-            rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
+            rows = [asdict(measurement) | {"ratio": measurement.ratio} for measurement in measurements]
             out.write_text(json.dumps(rows, indent=2) + "\n")
 
-    add_figures(start_up(repeats))
+    add_measurements(start_up(repeats))
     with start_cluster():
         for model in models:
             for count in clients:
-                add_figures(measure_rounds(dataset, count, model, repeats, device=device, vmap_batch=vmap_batch))
-                add_figures(*measure_memory(dataset, count, model, device=device))
-            add_figures(*measure_asynchronous(dataset, 10, model, repeats, device=device))
-            add_figures(
+                add_measurements(measure_rounds(dataset, count, model, repeats, device=device, vmap_batch=vmap_batch))
+                add_measurements(*measure_memory(dataset, count, model, device=device))
+            add_measurements(*measure_asynchronous(dataset, 10, model, repeats, device=device))
+            add_measurements(
                 measure_empty_updates(dataset, model, repeats),
                 measure_mixing(dataset, model),
                 bytes_moved(dataset, model),
             )
         small_data = synthetic_dataset(2000)
-        add_figures(*measure_footprint(small_data, "fedavg", rounds=2, device=device))
-        add_figures(*measure_footprint(small_data, "fed-raa", updates=20, fragments=3, device=device))
-    show_figures(figures)
+        add_measurements(*measure_footprint(small_data, "fedavg", rounds=2, device=device))
+        add_measurements(*measure_footprint(small_data, "fed-raa", updates=20, fragments=3, device=device))
+    show_measurements(measurements)
 
 
 def check_settings(
@@ -144,7 +146,7 @@ def measure_rounds(
     *,
     device: str = "cpu",
     vmap_batch: int = 1,
-) -> Figure:
+) -> Measurement:
     """Measure a round of FedAvg in fedraa and in plain PyTorch processes, after a warm-up round.
 
     Args:
@@ -171,7 +173,7 @@ def measure_rounds(
     return compare_times("fedavg round", clients, model, spent_by_fedraa, floor)
 
 
-def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
+def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Measurement]:
     """Measure the time of Fed-RAA and of plain PyTorch for the same tasks. Also measure how long workers are idle.
 
     Args:
@@ -196,7 +198,7 @@ def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: in
     bare.close()
     return [
         compare_times("fed-raa", clients, model, spent_by_fedraa, floor),
-        Figure("idle workers", clients, model, "share", statistics.median(idle)),
+        Measurement("idle workers", clients, model, "share", statistics.median(idle)),
     ]
 
 
@@ -214,7 +216,7 @@ class Echo:
         return params.copy()
 
 
-def measure_empty_updates(dataset: Dataset, model: str, repeats: int, *, updates: int = 2000) -> Figure:
+def measure_empty_updates(dataset: Dataset, model: str, repeats: int, *, updates: int = 2000) -> Measurement:
     """Measure the seconds per update without training, and per bare Ray call with the same bytes.
 
     Args:
@@ -258,7 +260,7 @@ def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
     return Spent(wall / updates, cpu / updates)
 
 
-def measure_mixing(dataset: Dataset, model: str) -> Figure:
+def measure_mixing(dataset: Dataset, model: str) -> Measurement:
     """Measure the server's time per asynchronous update.
 
     The server chooses and copies a fragment, and mixes the update.
@@ -277,10 +279,10 @@ def measure_mixing(dataset: Dataset, model: str) -> Figure:
         task = server.assign(number % SERVER_CLIENTS, 0.0)
         server.commit(Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0), 0.0)
         seconds.append(time.perf_counter() - started)
-    return Figure("assign and mix", SERVER_CLIENTS, model, "ms", 1000 * statistics.median(seconds))
+    return Measurement("assign and mix", SERVER_CLIENTS, model, "ms", 1000 * statistics.median(seconds))
 
 
-def bytes_moved(dataset: Dataset, model: str) -> Figure:
+def bytes_moved(dataset: Dataset, model: str) -> Measurement:
     """Measure the bytes of an update's message and of the submodel in it."""
     server = make_server(
         build_run(trial_experiment("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset),
@@ -291,10 +293,10 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
     buffers: list[pickle.PickleBuffer] = []
     header = pickle.dumps(update, protocol=5, buffer_callback=buffers.append)
     moved = len(header) + sum(len(buffer.raw()) for buffer in buffers)
-    return Figure("bytes of an update", 10, model, "kB", moved / 1e3, task.params.nbytes / 1e3)
+    return Measurement("bytes of an update", 10, model, "kB", moved / 1e3, task.params.nbytes / 1e3)
 
 
-def start_up(repeats: int) -> Figure:
+def start_up(repeats: int) -> Measurement:
     """Measure the time from a process's start to its first update, and the time of `ray.init` and the imports.
 
     The first measurement of both times is not counted, because it fills the machine's caches.
@@ -310,7 +312,7 @@ def start_up(repeats: int) -> Figure:
         if number:
             spent_by_fedraa.append(Spent(pair[0], 0.0))
             floor.append(Spent(pair[1], 0.0))
-    return Figure("start-up", 1, "small", "s", median_wall(spent_by_fedraa), median_wall(floor))
+    return Measurement("start-up", 1, "small", "s", median_wall(spent_by_fedraa), median_wall(floor))
 
 
 def time_python(code: str, *arguments: str) -> float:
@@ -320,9 +322,9 @@ def time_python(code: str, *arguments: str) -> float:
     return time.perf_counter() - started
 
 
-def show_figures(figures: list[Figure]) -> None:
+def show_measurements(measurements: list[Measurement]) -> None:
     """Print the measurements as a table."""
     table = Table("what", "clients", "model", "fedraa", "floor", "ratio", "CPU ratio")
-    for f in figures:
-        table.add_row(f.what, str(f.clients), f.model, *f.numbers())
+    for row in measurements:
+        table.add_row(row.what, str(row.clients), row.model, *row.numbers())
     Console().print(table)
