@@ -372,7 +372,7 @@ def _write_result(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     about = {
         "format": 1,
         "dataset": plan.dataset,
-        "figure": plan.metric_spec.main,
+        "metric": plan.metric_spec.main,
         "better": plan.better,
         "trials": plan.trials,
         "seed": first.seed,
