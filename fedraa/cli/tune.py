@@ -23,7 +23,7 @@ def run_tuning(
     trials: int,
     experiment: Experiment,
     jobs: int,
-    waiting: Waiting | None = None,
+    waiting: Waiting | None,
 ) -> None:
     """Tune the hyperparameters of the methods, and print the progress and the best values.
 
@@ -31,11 +31,11 @@ def run_tuning(
         methods: Names of methods.
         space: The search space: texts in the form of the option `--space`.
         trials: The number of trials of each method.
-        experiment: Data, devices, limits and seed of all trials. With its option `quiet`, nothing is printed.
+        experiment: Data, devices, limits and seed of all trials.
         jobs: The number of trials that run at the same time.
-        waiting: The status line, which shows the running trial; None to print nothing.
+        waiting: The status line, which shows the running trial; None for a quiet command, which prints nothing.
     """
-    if experiment.quiet or waiting is None:
+    if waiting is None:
         tune(methods, space, trials, experiment, jobs=jobs)
         return
 

@@ -26,8 +26,8 @@ def plot_curves(
     *,
     title: str,
     clock: str,
-    target: float | None = None,
-    column: str = "accuracy",
+    target: float | None,
+    column: str,
 ) -> None:
     """Draw the metric `column` over the run's clock into the file `path`.
 

@@ -33,7 +33,7 @@ def half_width95(values: Values) -> float | None:
     return float(stats.t.ppf(1 - LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
 
 
-def confidence_interval(values: Values, bounds: tuple[float, float] = UNBOUNDED) -> tuple[float, float] | None:
+def confidence_interval(values: Values, bounds: tuple[float, float]) -> tuple[float, float] | None:
     """Return the mean's 95 % confidence interval, clipped to `bounds`.
 
     Returns None for fewer than two values, or if a value is not finite.
@@ -59,7 +59,7 @@ def bounds_of(values: Values, better: str) -> tuple[float, float]:
     return NOT_NEGATIVE
 
 
-def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float] = UNBOUNDED) -> str:
+def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float]) -> str:
     """Return the mean and its 95 % confidence interval as text, such as `0.91 [0.88, 0.93]`.
 
     The text is only the mean if the interval is not defined.
