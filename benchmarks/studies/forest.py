@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.studies.verdict import Advantage
-from fedraa.report.curves import PALETTE
+from fedraa.report.theme import PALETTE
 from fedraa.rundir.atomic_files import write_text
 
 OURS, PAPER = PALETTE[0], PALETTE[1]

@@ -20,8 +20,8 @@ from benchmarks.studies.metrics import Metric, read_evaluations
 from benchmarks.studies.setting import describe_setting
 from benchmarks.studies.study import Finished, Study
 from benchmarks.studies.tables import Entry, at_edge, best_of, format_caption
-from fedraa.report.curves import PALETTE, STYLES
 from fedraa.report.statistics import is_significant
+from fedraa.report.theme import PALETTE, STYLES
 from fedraa.rundir.history import History
 
 ALONG = {"step": "server steps", "t": "time on the run's clock", "bytes": "bytes sent"}

@@ -5,7 +5,6 @@ Both runs must end with the same bits of the model.
 """
 
 import re
-import threading
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,16 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from actors.pool.executor import RayExecutor
 from actors.worker.worker import Worker
-from benchmarks.system.chaos_kills import on_ray
+from benchmarks.system.chaos_kills import on_ray, run_with_workers
 from benchmarks.system.chaos_table import Kind, Tally, count_commits, print_line
 from benchmarks.system.spoiling import CAUSES, spoil_update
 from fedraa.api import replay, run
 from fedraa.config.experiment import Experiment
-from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build_run
-from fedraa.engine.session import RunSession
 from fedraa.ledger.participation import Participation
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
@@ -104,25 +99,39 @@ def run_case(method: str, does: str, client: int, folder: Path) -> Case:
         client: The bad client.
         folder: An empty folder.
     """
-    with_client = History(run_on_cluster(make_experiment(method), folder / "run", bad_worker(does, client)))
+    with_client = History(run_with_workers(make_experiment(method), folder / "run", bad_worker(does, client)))
     without = run(
         make_experiment(method, **exclude_client(method, client, folder)), engine="local", out=folder / "without"
     )
     commits = count_commits(with_client.directory)
     expected = count_commits(without.directory)
-    drops = [line for line in with_client.lines() if line["kind"] == "drop"]
     return Case(
         method,
         does,
         client,
         ended=with_client.summary["reason"] == "steps",
-        named={line["client"] for line in drops} == {client}
-        and with_client.summary["quarantined"] == [client]
-        and all(re.fullmatch(CAUSES[does], str(line["error"])) for line in drops),
+        named=names_client(with_client, client, CAUSES[does]),
         replayed="consistent" in replay(with_client.directory),
         same_bits=with_client.summary["model_sha256"] == without.summary["model_sha256"],
         lost=max(0, expected.total() - commits.total()),
         doubled=commits.total() - len(commits),
+    )
+
+
+def names_client(history: History, client: int, cause: str) -> bool:
+    """Return True if a run has only this bad client, and each of its failed tasks has the right error.
+
+    Args:
+        history: The run.
+        client: The expected client.
+        cause: A regular expression that matches the expected error.
+    """
+    drops = [line for line in history.lines() if line["kind"] == "drop"]
+    quarantined: Any = history.summary["quarantined"]
+    return (
+        {line["client"] for line in drops} == {client}
+        and [entry["client"] for entry in quarantined] == [client]
+        and all(re.fullmatch(cause, str(line["error"])) for line in drops)
     )
 
 
@@ -164,24 +173,6 @@ def bad_worker(does: str, client: int) -> type[Worker]:
             return update
 
     return Bad
-
-
-def run_on_cluster(experiment: Experiment, directory: Path, worker: type[Worker]) -> Path:
-    """Run an experiment on the running Ray cluster and return its run directory.
-
-    Args:
-        experiment: The experiment.
-        directory: The run directory, which must not exist.
-        worker: The class of the workers.
-    """
-    directory.mkdir()
-    spec = build_run(experiment)
-    executor = RayExecutor.of(spec, groups=(WorkerGroup(2, {"CPU": 1}),), worker=worker)
-    try:
-        RunSession(spec, directory, executor, threading.Event()).execute()
-    finally:
-        executor.close()
-    return directory
 
 
 KINDS = [Kind("bad clients", {method: partial(run_trial, method=method) for method in CHOSEN}, on_ray)]

@@ -30,6 +30,8 @@ from fedraa.rundir.profile import PROFILE
 REFUSED = "fedraa: out: same is not an empty directory; choose a directory that is new or empty"
 HARMLESS, NOTICED = "harmless", "noticed"
 SIMULTANEOUS_STARTS = 4
+# The number of the commit at which runs are killed.
+KILLED_AT = 18
 UPDATES: dict[str, Any] = {"updates": 25, "checkpoint_every": 4, "eval_every": 3}
 ROUNDS: dict[str, Any] = {"rounds": 5, "checkpoint_every": 1, "eval_every": 1}
 METHODS: dict[str, dict[str, Any]] = {
@@ -83,22 +85,16 @@ def make_experiment(method: str, out: Path) -> Experiment:
     )
 
 
-def run_killed(method: str, out: Path, commit: int = 18) -> Path:
-    """Run an experiment, kill it at a `commit` event, and return its run directory.
-
-    Args:
-        method: The name of the method.
-        out: The run directory.
-        commit: The number of the `commit` event after which the run is killed.
-    """
+def run_killed(method: str, out: Path) -> Path:
+    """Run an experiment in the directory `out`, kill it at commit `KILLED_AT`, and return `out`."""
     try:
-        run(make_experiment(method, out), callbacks=[KillAt(commit)])
+        run(make_experiment(method, out), callbacks=[KillAt(KILLED_AT)])
     except Killed:
         return out
-    raise AssertionError(f"the run of {method} ended before commit {commit}")
+    raise AssertionError(f"the run of {method} ended before commit {KILLED_AT}")
 
 
-def comparable_log(directory: Path) -> tuple[list[dict[str, object]], object]:
+def log_and_model(directory: Path) -> tuple[list[dict[str, object]], object]:
     """Return the log without real times, and the checksum of the final model."""
     lines = [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
     evals = History(directory).evals.drop(columns="wall").to_csv()
@@ -216,7 +212,7 @@ def resumed_after_damage(method: str, folder: Path, rng: np.random.Generator, wa
         rng: The generator that chooses the damages.
         wanted: The number of damages.
     """
-    expected = comparable_log(run(make_experiment(method, folder / "undisturbed")).directory)
+    expected = log_and_model(run(make_experiment(method, folder / "undisturbed")).directory)
     for directory, what in damaged_copies(run_killed(method, folder / "killed"), folder / "scratch", rng, wanted):
         before = _contents(directory)
         try:
@@ -235,7 +231,7 @@ def _contents(directory: Path) -> dict[Path, bytes]:
 
 def _judge_run(directory: Path, expected: object) -> str:
     """Return the outcome of a resumed run, compared with the undisturbed run."""
-    if comparable_log(directory) != expected:
+    if log_and_model(directory) != expected:
         return "other bits"
     try:
         replay(directory)
@@ -297,7 +293,7 @@ def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int
         count: The number of experiments.
     """
     undisturbed = run(make_experiment(method, folder / "undisturbed")).directory
-    expected = comparable_log(undisturbed)
+    expected = log_and_model(undisturbed)
     size = (undisturbed / EVENTS).stat().st_size
     for number in range(count):
         directory = folder / f"full-{number}"
@@ -313,7 +309,7 @@ def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int
                 assert (directory / EVENTS).read_bytes()[-1:] in (b"", b"\n")
         if not (directory / SUMMARY).exists():
             resume(directory)
-        outcome = HARMLESS if message and comparable_log(directory) == expected else "other bits"
+        outcome = HARMLESS if message and log_and_model(directory) == expected else "other bits"
         lost, doubled = lost_and_doubled(directory, undisturbed)
         yield Row("short writes", f"{method}: {room} bytes of {size}", outcome, message, lost, doubled)
         shutil.rmtree(directory)

@@ -118,14 +118,29 @@ def kill_at_tasks(method: str, directory: Path, deaths: int, freezes: int, rng: 
     tasks = rng.permutation(1 + 5 * np.arange(count) + rng.integers(0, 3, count)).tolist()
     marks = directory.with_suffix(".marks")
     marks.mkdir()
-    directory.mkdir()
-    spec = build_run(make_experiment(method, directory, "ray"))
-    executor = RayExecutor.of(
-        spec,
-        groups=(WorkerGroup(2, {"CPU": 1}),),
-        worker=doomed_worker(dict.fromkeys(tasks[:deaths], KILL) | dict.fromkeys(tasks[deaths:], FREEZE), marks),
+    return run_with_workers(
+        make_experiment(method, directory, "ray"),
+        directory,
+        doomed_worker(dict.fromkeys(tasks[:deaths], KILL) | dict.fromkeys(tasks[deaths:], FREEZE), marks),
         hang_detector=HangDetector(min_seconds=HUNG_AFTER_S, factor=0.0),
     )
+
+
+def run_with_workers(
+    experiment: Experiment, directory: Path, worker: type[Worker], *, count: int = 2, **options: Any
+) -> Path:
+    """Execute an experiment on the running Ray cluster with the server in this process, and return its run directory.
+
+    Args:
+        experiment: The experiment.
+        directory: The run directory, which must not exist.
+        worker: The class of the workers.
+        count: The number of workers.
+        options: Further options of `RayExecutor`.
+    """
+    directory.mkdir()
+    spec = build_run(experiment)
+    executor = RayExecutor.of(spec, groups=(WorkerGroup(count, {"CPU": 1}),), worker=worker, **options)
     try:
         RunSession(spec, directory, executor, threading.Event()).execute()
     finally:
@@ -313,17 +328,16 @@ def worker_kills(
     return judge_runs(deaths + shots, disturbed, run_undisturbed(method, folder))
 
 
-def worker_hangs(folder: Path, rng: np.random.Generator, method: str, freezes: int = FREEZES) -> Tally:
+def worker_hangs(folder: Path, rng: np.random.Generator, method: str) -> Tally:
     """Let workers freeze at random tasks.
 
     Args:
         folder: An empty folder.
         rng: The generator that chooses the tasks.
         method: The name of the method.
-        freezes: The number of freezes.
     """
-    disturbed = kill_at_tasks(method, folder / "chosen", 0, freezes, rng)
-    return judge_runs(freezes, [disturbed], run_undisturbed(method, folder))
+    disturbed = kill_at_tasks(method, folder / "chosen", 0, FREEZES, rng)
+    return judge_runs(FREEZES, [disturbed], run_undisturbed(method, folder))
 
 
 def server_kills(folder: Path, rng: np.random.Generator, method: str, shots: int = SERVERS_SHOT) -> Tally:

@@ -20,16 +20,12 @@ import numpy as np
 
 from actors.cluster import engine
 from actors.cluster.own_cluster import own_cluster
-from actors.pool.executor import RayExecutor
 from actors.pool.liveness import Heartbeat
-from benchmarks.system.chaos_kills import FREEZE, doomed_worker, judge_runs, log_size
+from benchmarks.system.chaos_kills import FREEZE, doomed_worker, judge_runs, log_size, run_with_workers
 from benchmarks.system.chaos_table import Kind, Tally
 from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
-from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import build_run
-from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.rundir.file_names import SUMMARY
 
@@ -106,72 +102,63 @@ class Aim:
         return sorted(pid for pid in list_descendants(self._root) if self._name in process_title(pid).split("(")[0])
 
 
-def freeze_actors(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
+def freeze_actors(folder: Path, rng: np.random.Generator, kind: str) -> Tally:
     """Freeze actors of one kind repeatedly.
 
     Args:
         folder: An empty folder.
         rng: The generator that chooses the times.
         kind: The name of the actor's class.
-        shots: The number of freezes.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local")).directory
-    aim = Aim(os.getpid(), f"ray::{kind}", signal.SIGSTOP, log_size(undisturbed) // shots, rng)
+    aim = Aim(os.getpid(), f"ray::{kind}", signal.SIGSTOP, log_size(undisturbed) // PER_KIND, rng)
     runs = list[Path]()
-    while len(aim.hits) < shots:
+    while len(aim.hits) < PER_KIND:
         runs.append(folder / f"run-{len(runs)}")
         # A run may raise RunFailed after three freezes. It is resumed after the last freeze.
-        with aim.at(runs[-1], shots), suppress(RunFailed):
+        with aim.at(runs[-1], PER_KIND), suppress(RunFailed):
             run(make_experiment(runs[-1], "ray", **FROZEN[kind]))
         if not (runs[-1] / SUMMARY).exists():
             resume(runs[-1])
-    tally = judge_runs(shots, runs, undisturbed)
-    return Tally(shots, tally.right, tally.lost, tally.doubled, round(max(aim.seconds), 1))
+    tally = judge_runs(PER_KIND, runs, undisturbed)
+    return Tally(PER_KIND, tally.right, tally.lost, tally.doubled, round(max(aim.seconds), 1))
 
 
-def freeze_first_tasks(folder: Path, rng: np.random.Generator, shots: int = PER_KIND) -> Tally:
+def freeze_first_tasks(folder: Path, rng: np.random.Generator) -> Tally:
     """Freeze a worker in its first task, when the executor does not yet know how long tasks take.
 
     Args:
         folder: An empty folder.
         rng: Not used. The functions for all kinds of trials take the same arguments.
-        shots: The number of freezes.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local", updates=60)).directory
-    runs = [folder / f"run-{number}" for number in range(shots)]
+    runs = [folder / f"run-{number}" for number in range(PER_KIND)]
     for directory in runs:
         marks = directory.with_suffix(".marks")
         marks.mkdir()
-        directory.mkdir()
-        spec = build_run(make_experiment(directory, "ray", updates=60))
-        worker = doomed_worker({0: FREEZE}, marks)
-        executor = RayExecutor.of(spec, groups=(WorkerGroup(1, {"CPU": 1}),), worker=worker, heartbeat=SHORT)
-        try:
-            RunSession(spec, directory, executor, threading.Event()).execute()
-        finally:
-            executor.close()
-    return judge_runs(shots, runs, undisturbed)
+        experiment = make_experiment(directory, "ray", updates=60)
+        run_with_workers(experiment, directory, doomed_worker({0: FREEZE}, marks), count=1, heartbeat=SHORT)
+    return judge_runs(PER_KIND, runs, undisturbed)
 
 
-def cluster_kills(folder: Path, rng: np.random.Generator, kind: str, shots: int = PER_KIND) -> Tally:
+def cluster_kills(folder: Path, rng: np.random.Generator, kind: str) -> Tally:
     """Kill one of Ray's processes repeatedly, and continue the run on a new cluster each time.
 
     Args:
         folder: An empty folder.
         rng: The generator that chooses the times.
         kind: The process, a key of KILLED.
-        shots: The number of kills.
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local")).directory
     trial = make_experiment(folder / "run", "ray")
-    process = get_context("forkserver").Process(target=drive_run, args=(trial, shots))
+    process = get_context("forkserver").Process(target=drive_run, args=(trial, PER_KIND))
     process.start()
     assert process.pid is not None
-    aim = Aim(process.pid, KILLED[kind], signal.SIGKILL, log_size(undisturbed) // (shots + 1), rng)
-    with aim.at(folder / "run", shots):
+    aim = Aim(process.pid, KILLED[kind], signal.SIGKILL, log_size(undisturbed) // (PER_KIND + 1), rng)
+    with aim.at(folder / "run", PER_KIND):
         process.join()
     if not (folder / "run" / SUMMARY).exists():
-        return Tally(shots, 0)
+        return Tally(PER_KIND, 0)
     return judge_runs(len(aim.hits), [folder / "run"], undisturbed)
 
 

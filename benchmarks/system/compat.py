@@ -8,7 +8,6 @@ these runs must end with the same bits of the model. As soon as a combination is
 `benchmarks/results/compat.csv` is written. An interrupted command therefore continues when it is started again.
 """
 
-import csv
 import json
 import shutil
 import subprocess
@@ -30,6 +29,7 @@ from benchmarks.system.compat_checks import (
     start_head,
 )
 from benchmarks.system.known_names import refuse_unknown_names
+from benchmarks.system.rows import read_table, write_table
 from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 
@@ -82,12 +82,12 @@ def main(only: tuple[str, ...] = (), folder: Path = FOLDER, out: Path = RESULTS)
     if shutil.which("uv") is None:
         raise InputError("uv", "it is not installed", hint="install it with: pip install uv")
     refuse_unknown_names("only", only, COMBINATIONS)
-    rows = read_table(out)
+    rows = read_combinations(out)
     names = only or tuple(name for name in COMBINATIONS if name not in rows)
     for number, name in enumerate(names, start=1):
         print_line(f"{number} of {len(names)}: {name}")
         rows[name] = try_combination(name, COMBINATIONS[name], folder / name)
-        write_table(out, rows)
+        write_table(out, COLUMNS, (rows[known] for known in COMBINATIONS if known in rows))
         print_line(describe_row(rows[name]))
 
 
@@ -199,19 +199,6 @@ def describe_row(row: Row) -> str:
     return f"{row['combination']}: all checks passed, digest {row['digest'][:16]}, {row['seconds']} s"
 
 
-def read_table(path: Path = RESULTS) -> dict[str, Row]:
+def read_combinations(path: Path = RESULTS) -> dict[str, Row]:
     """Return the rows of the table by combination; empty if there is no file."""
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {row["combination"]: row for row in csv.DictReader(file)}
-
-
-def write_table(path: Path, rows: dict[str, Row]) -> None:
-    """Write the table in the order of the combinations."""
-    partial_file = path.with_suffix(".partial")
-    with partial_file.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(rows[name] for name in COMBINATIONS if name in rows)
-    partial_file.replace(path)
+    return {row["combination"]: row for row in read_table(path)}

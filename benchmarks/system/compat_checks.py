@@ -9,13 +9,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from benchmarks.system.processes import list_descendants, process_title
+from benchmarks.system.processes import kill_tree, list_descendants, process_title
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event
 from fedraa.rundir.file_names import EVENTS, SUMMARY
@@ -262,10 +262,7 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
             assert address is not None, log.read_text()
             yield Head(address[1], f"ray://127.0.0.1:{client}", f"http://127.0.0.1:{dashboard}", variables)
         finally:
-            descendants = list_descendants(process.pid)
-            for target in (process.pid, *descendants):
-                with suppress(ProcessLookupError):
-                    os.kill(target, signal.SIGKILL)
+            kill_tree(process.pid)
             process.wait()
 
 

@@ -13,13 +13,12 @@ the results of PyTorch without oneDNN. A case fails if its process dies or hangs
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from rich.console import Console
 
 from benchmarks.system import convolution_cost
 from benchmarks.system.convolution_cases import Case, all_cases, quick_cases
+from benchmarks.system.rows import read_table, write_table
 from fedraa.errors import InputError
 
 RESULTS = Path(__file__).parents[1] / "results" / "convolutions.csv"
@@ -67,7 +67,7 @@ def main(
     console = Console()
     setting = describe_setting(isa, protect=protect)
     cases = quick_cases() if quick else all_cases(sampled)
-    rows = list(csv.DictReader(out.open())) if out.exists() and not quick else []
+    rows = [] if quick else read_table(out)
     known = {row_key(row) for row in rows}
     left = [case for case in cases if row_key(as_row(setting, case, "")) not in known]
     for start in range(0, len(left), CASES_PER_LINE):
@@ -77,7 +77,7 @@ def main(
         failed = sum(result not in ("ok", "refused") for result in results)
         console.print(f"{start + len(chunk)} of {len(left)} cases, {failed} of the last {len(chunk)} failed")
         if not quick:
-            write_rows(out, rows)
+            write_table(out, COLUMNS, rows)
     page = format_page(rows)
     if not quick:
         out.with_suffix(".md").write_text(page)
@@ -143,14 +143,6 @@ def as_row(setting: dict[str, str], case: Case, result: str) -> dict[str, str]:
 def row_key(row: dict[str, str]) -> tuple[str, ...]:
     """Return all values of a row except the result. They identify the tested case."""
     return tuple(row[name] for name in COLUMNS if name != "result")
-
-
-def write_rows(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    """Write the rows as a CSV file."""
-    with path.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(rows)
 
 
 def format_page(rows: Sequence[dict[str, str]]) -> str:

@@ -6,7 +6,6 @@ first units of every layer. Submodels of GPT-2-small have the whole vocabulary.
 
 from __future__ import annotations
 
-import csv
 import importlib
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.system.rows import read_table, write_table
 from fedraa.models.build import build_model
 from fedraa.submodels import IndexSet, Traced, measure_cost, take_prefix
 from fedraa.submodels.tracing.recorder import iterate_tensors
@@ -127,25 +127,11 @@ def main(models: tuple[str, ...] = tuple(MODELS), repeats: int = 9, out: Path = 
     """
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    lines = {line["model"]: line for line in _read_table(out)}
+    lines: dict[str, dict[str, object]] = {line["model"]: dict(line) for line in read_table(out)}
     for name in models:
         lines[name] = compare_steps(name, repeats)
         Console().print(lines[name])
     table = list(lines.values())
     out.parent.mkdir(exist_ok=True)
-    with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(table[0]))
-        writer.writeheader()
-        writer.writerows(table)
+    write_table(out, list(table[0]), table)
     return table
-
-
-def _read_table(path: Path) -> list[dict[str, object]]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return [dict(line) for line in csv.DictReader(file)]
-
-
-if __name__ == "__main__":
-    main()

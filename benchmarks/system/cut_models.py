@@ -16,7 +16,6 @@ timm and transformers are in the extra `zoo`.
 
 from __future__ import annotations
 
-import csv
 import gc
 import time
 import warnings
@@ -29,6 +28,7 @@ from rich.console import Console
 
 from benchmarks.system.cut_check import check_cut, grouped_share, random_cut
 from benchmarks.system.cut_zoo import LIBRARIES, build_zoo_model, list_models
+from benchmarks.system.rows import read_table, write_table
 from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure_cost, trace_module
 
@@ -127,7 +127,7 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
     """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    rows = _read_table(out)
+    rows: dict[str, Row] = {line["model"]: dict(line) for line in read_table(out)}
     names = list(only)
     if not names:
         for library in libraries:
@@ -135,7 +135,8 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
     for name in names:
         rows[name] = survey_model(name)
         Console().print(name, rows[name]["verdict"], rows[name].get("share_in_groups", rows[name]["reason"]))
-        _write_table(out, rows)
+        out.parent.mkdir(exist_ok=True)
+        write_table(out, COLUMNS, rows.values())
         gc.collect()
     for line in summarise_libraries(rows):
         Console().print(line)
@@ -152,20 +153,3 @@ def summarise_libraries(rows: dict[str, Row]) -> list[str]:
             shares = [float(str(line["share_in_groups"])) for line in mine if line["verdict"] == "cut"]
             lines.append(f"{library}: {counts}; median share of parameters in groups {median(shares or [0]):.3f}")
     return lines
-
-
-def _read_table(path: Path) -> dict[str, Row]:
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {line["model"]: dict(line) for line in csv.DictReader(file)}
-
-
-def _write_table(path: Path, rows: dict[str, Row]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with partial.open("w", newline="") as file:
-        table = csv.DictWriter(file, COLUMNS)
-        table.writeheader()
-        table.writerows(rows.values())
-    partial.replace(path)

@@ -5,7 +5,6 @@
 processes at random times, each kill and each freeze is a trial.
 """
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.system import chaos_matrix, chaos_table, faults, link_faults
-from benchmarks.system.rows import read_rows
+from benchmarks.system.rows import read_rows, read_table
 
 
 @dataclass(frozen=True)
@@ -44,8 +43,7 @@ def count_trials() -> list[Count]:
         _count_runs("faults", "lost and delayed messages", read_rows(faults.RESULTS, faults.Row)),
         _count_runs("link_faults", "faults of a link between hosts", read_rows(link_faults.RESULTS, link_faults.Row)),
     ]
-    with chaos_table.RESULTS.open(newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = read_table(chaos_table.RESULTS)
     for kind in dict.fromkeys(row["kind"] for row in rows):
         of_kind = [row for row in rows if row["kind"] == kind]
         trials, right, lost, doubled = (

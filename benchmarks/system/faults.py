@@ -27,7 +27,7 @@ from rich.table import Table
 from benchmarks.system.chaos_table import lost_and_doubled, print_line
 from benchmarks.system.compat_checks import Environment, start_head
 from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.processes import list_descendants
+from benchmarks.system.processes import kill_tree
 from benchmarks.system.rows import add_row, read_rows
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
@@ -227,8 +227,7 @@ def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> st
         try:
             output, _ = process.communicate(timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            for target in (*list_descendants(process.pid), process.pid):
-                os.kill(target, 9)
+            kill_tree(process.pid)
             return f"no end within {TIMEOUT_S:g} s"
     return (output.strip().splitlines() or [""])[-1]
 

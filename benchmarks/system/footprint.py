@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.system.memory import object_store_bytes, process_kind
 from benchmarks.system.processes import list_descendants, resident_bytes
-from benchmarks.system.trials import MODELS, WIDEST, Figure, trial_experiment
+from benchmarks.system.trials import MODELS, WIDEST, Measurement, trial_experiment
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
@@ -18,9 +18,11 @@ from fedraa.engine.build import build_run
 from fedraa.engine.memory_check import Need
 
 LOOK_SECONDS = 0.05
+# The number of clients in the measurement of a large model.
+CLIENTS = 10
 
 
-def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Figure]:
+def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -> list[Measurement]:
     """Return the peak memory of each process and of the object store in two rounds of FedAvg.
 
     Args:
@@ -30,10 +32,10 @@ def measure_memory(dataset: Dataset, clients: int, model: str, *, device: str) -
         device: The device of the training.
     """
     peaks = peak_bytes(trial_experiment("fedavg", clients, model, rounds=2, device=device), dataset)
-    return [Figure(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
+    return [Measurement(f"peak of {name}", clients, model, "MB", size / 1e6) for name, size in peaks.items()]
 
 
-def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields: Any) -> list[Figure]:
+def measure_footprint(dataset: Dataset, method: str, **fields: Any) -> list[Measurement]:
     """Return the peak memory that a large model adds to the server and to a worker.
 
     Each peak is compared with a lower bound. For the server it is the estimate of `fedraa plan`. For the worker it is
@@ -42,18 +44,17 @@ def measure_footprint(dataset: Dataset, method: str, clients: int = 10, **fields
     Args:
         dataset: The data.
         method: The name of the method.
-        clients: The number of clients.
         fields: Further fields of the experiment.
     """
     base, peaks = (
-        peak_bytes(trial_experiment(method, clients, model, **fields), dataset)
+        peak_bytes(trial_experiment(method, CLIENTS, model, **fields), dataset)
         for model in (next(iter(MODELS)), WIDEST)
     )
-    spec = build_run(trial_experiment(method, clients, WIDEST, **fields), dataset=dataset)
+    spec = build_run(trial_experiment(method, CLIENTS, WIDEST, **fields), dataset=dataset)
     submodel = max(spec.measure(part.widths).bytes for part in spec.submodels)
     return [
-        Figure(
-            f"{method}: {what} beyond its base", clients, WIDEST, "MB", (peaks[what] - base[what]) / 1e6, floor / 1e6
+        Measurement(
+            f"{method}: {what} beyond its base", CLIENTS, WIDEST, "MB", (peaks[what] - base[what]) / 1e6, floor / 1e6
         )
         for what, floor in (("server", Need.of(spec).server), ("worker", 3 * submodel))
     ]

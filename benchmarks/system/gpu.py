@@ -5,7 +5,6 @@ this process with several tasks in one batched computation (`--vmap-batch`), and
 The column `same_bits` states if two runs have equal models. Without a GPU, the workloads are smaller and use the CPU.
 """
 
-import csv
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from actors.cluster.placement import gpu_share
 from actors.pool.executor import RayExecutor
 from benchmarks.system.gpu_work import LR, WORKLOADS, BareLoop, Workload, time_pfl
 from benchmarks.system.known_names import refuse_unknown_names
+from benchmarks.system.rows import write_table
 from benchmarks.system.throughput import start_cluster
 from benchmarks.system.trials import CORES
 from fedraa.callbacks import Callback, Progress
@@ -77,10 +77,7 @@ def main(
         for row in measure_workload(work, chosen, stacks, workers if work.name in ON_RAY else ()):
             Console().print(", ".join(f"{name} {value}" for name, value in row.items() if value))
             rows.append(row)
-            with out.open("w", newline="") as file:
-                writer = csv.DictWriter(file, list(rows[0]))
-                writer.writeheader()
-                writer.writerows(rows)
+            write_table(out, list(rows[0]), rows)
     table = Table(*rows[0])
     for row in rows:
         table.add_row(*row.values())

@@ -13,7 +13,6 @@ The memory columns are in multiples of the model's size. They are the server's s
 during an update or the end of a round, the peak of a worker, and a checkpoint.
 """
 
-import csv
 import json
 import os
 import subprocess
@@ -29,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.system.rows import read_table, write_table
 from benchmarks.system.trials import synthetic_dataset
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
@@ -82,17 +82,14 @@ def main(
         repeats: The number of updates per client.
         out: The CSV file.
     """
-    lines = {line["method"]: line for line in csv.DictReader(out.open())} if out.exists() else {}
+    lines = {line["method"]: line for line in read_table(out)}
     for method in methods:
         code = f"from benchmarks.system.large_models import {measure_method.__name__} as measure; "
         code += f"measure({method!r}, {hidden!r}, {repeats})"
         child = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
         lines[method] = json.loads(child.stdout.splitlines()[-1])
         sys.stdout.write(child.stdout)
-        with out.open("w", newline="") as file:
-            table = csv.DictWriter(file, list(lines[method]))
-            table.writeheader()
-            table.writerows(lines[name] for name in METHODS if name in lines)
+        write_table(out, list(lines[method]), (lines[name] for name in METHODS if name in lines))
 
 
 def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:

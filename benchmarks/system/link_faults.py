@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.system.chaos_table import lost_and_doubled, print_line
 from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.processes import list_descendants
+from benchmarks.system.processes import kill_tree
 from benchmarks.system.rows import add_row, read_rows
 from benchmarks.system.two_hosts import Host, Link, two_hosts
 from fedraa.api import run
@@ -205,7 +205,8 @@ class Cluster:
 
     def kill(self) -> None:
         for process in self._processes.values():
-            _kill_tree(process)
+            kill_tree(process.pid)
+            process.wait()
 
     def _flags(self, host: Host) -> tuple[str, ...]:
         memory = ("--object-store-memory", "200000000")
@@ -247,7 +248,8 @@ def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
     try:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
-        _kill_tree(process)
+        kill_tree(process.pid)
+        process.wait()
         return f"no end within {END_S:g} s"
     lines = (folder / "output").read_text().strip().splitlines()
     return lines[-1] if lines else ""
@@ -256,7 +258,7 @@ def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
 def _cut_link(link: Link, seconds: float, process: "subprocess.Popen[bytes]", out: Path) -> float:
     """Cut the link after some `commit` log lines. Return the seconds from the cut's end to the next `commit` line."""
     _await(lambda: _count_commits(out) >= COMMITS_BEFORE_CUT, process, START_S)
-    with link.cut() if seconds else nullcontext():
+    with link.cut():
         time.sleep(seconds)
     healed = time.monotonic()
     commits = _count_commits(out)
@@ -282,14 +284,6 @@ def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", sec
         if process.poll() is not None or time.monotonic() > give_up:
             raise TimeoutError(f"the command ended with {process.poll()}, or took over {seconds:g} s: {process.args!r}")
         time.sleep(POLL_INTERVAL_S)
-
-
-def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
-    for target in (*list_descendants(process.pid), process.pid):
-        # The process may have ended already.
-        with suppress(ProcessLookupError):
-            os.kill(target, 9)
-    process.wait()
 
 
 def make_table(rows: list[Row]) -> Table:

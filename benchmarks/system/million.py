@@ -132,7 +132,3 @@ def main(
 
 def _format_value(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-if __name__ == "__main__":
-    main()

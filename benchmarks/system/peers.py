@@ -14,7 +14,6 @@ time of `bare`. All systems take the same number of SGD steps on the same sample
 samples and in the clients of a round.
 """
 
-import csv
 import json
 import os
 import statistics
@@ -34,6 +33,7 @@ from rich.table import Table
 from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.peer_programs.peer_work import Work
 from benchmarks.system.processes import list_descendants, unique_bytes
+from benchmarks.system.rows import read_table, write_table
 from fedraa.errors import InputError, RunFailed
 
 ROOT = Path(__file__).parents[2]
@@ -161,7 +161,7 @@ def main(
             able = pythons
         for row in measure_workload(workload, able, repeats):
             rows[row["workload"], row["system"]] = row
-        write_rows(out, list(rows.values()))
+        write_table(out, COLUMNS, rows.values())
     table = Table(*COLUMNS)
     for row in rows.values():
         table.add_row(*(row[column] for column in COLUMNS))
@@ -295,15 +295,4 @@ def find_version(system: System) -> str:
 
 def read_rows(path: Path) -> dict[tuple[str, str], dict[str, str]]:
     """Return the rows of a table by workload and system. The result is empty if the file does not exist."""
-    if not path.exists():
-        return {}
-    with path.open(newline="") as file:
-        return {(row["workload"], row["system"]): row for row in csv.DictReader(file)}
-
-
-def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
-    """Write the rows as a CSV file."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    return {(row["workload"], row["system"]): row for row in read_table(path)}

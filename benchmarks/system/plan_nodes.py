@@ -7,12 +7,11 @@ the largest number of used bytes, for each process and for the object stores of 
 
 import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,7 +23,7 @@ from rich.table import Table
 from benchmarks.system.compat_checks import free_ports
 from benchmarks.system.footprint import peak_bytes
 from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.processes import list_descendants
+from benchmarks.system.processes import kill_tree
 from benchmarks.system.rows import add_row, read_rows
 from benchmarks.system.trials import synthetic_dataset
 from fedraa.cli.plan_cluster import NodeNeeds
@@ -133,9 +132,7 @@ def _four_nodes() -> Iterator[None]:
     finally:
         ray.shutdown()
         for process in processes:
-            for target in (*list_descendants(process.pid), process.pid):
-                with suppress(ProcessLookupError):
-                    os.kill(target, signal.SIGKILL)
+            kill_tree(process.pid)
             process.wait()
 
 

@@ -1,6 +1,8 @@
-"""Read information about child processes from Linux's /proc."""
+"""Read information about child processes from Linux's /proc, and kill process trees."""
 
 import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -20,6 +22,13 @@ def list_descendants(root: int) -> list[int]:
     for process in family:
         family += [child for child, parent in parents.items() if parent == process]
     return family[1:]
+
+
+def kill_tree(root: int) -> None:
+    """Kill a process and all its descendants with SIGKILL. Processes that have ended are skipped."""
+    for process in (root, *list_descendants(root)):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def process_title(process: int) -> str:

@@ -1,6 +1,7 @@
-"""Tables of results in CSV files, written row by row."""
+"""Tables of results in CSV files."""
 
 import csv
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,8 +23,23 @@ def add_row(out: Path, row: Any) -> None:
 
 def read_rows(out: Path, kind: type[RowT]) -> list[RowT]:
     """Read the rows of a CSV file as objects of the dataclass `kind`; empty if there is no file."""
-    if not out.exists():
-        return []
     adapter = TypeAdapter(kind)
-    with out.open(newline="") as file:
-        return [adapter.validate_python(texts) for texts in csv.DictReader(file)]
+    return [adapter.validate_python(texts) for texts in read_table(out)]
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Read the rows of a CSV file as texts by column; empty if there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    """Write a CSV file with these columns and rows. If the process is killed, the old file stays."""
+    partial = path.with_suffix(".partial")
+    with partial.open("w", newline="") as file:
+        table = csv.DictWriter(file, columns)
+        table.writeheader()
+        table.writerows(rows)
+    partial.replace(path)

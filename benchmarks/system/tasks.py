@@ -6,7 +6,6 @@ Times are the CPU time of all processes. Only the column `wall_ms` has the real 
 in parallel.
 """
 
-import csv
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from torch.nn import functional as F
 
 from actors.pool.executor import RayExecutor
 from benchmarks.system.bare import build_mlp
+from benchmarks.system.rows import write_table
 from benchmarks.system.throughput import start_cluster
 from benchmarks.system.trials import CORES, cpu_seconds_of_all, synthetic_dataset
 from fedraa.callbacks import Callback, Progress
@@ -65,10 +65,7 @@ def main(
     for row in rows:
         table.add_row(*row.values())
     Console().print(table)
-    with out.open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    write_table(out, list(rows[0]), rows)
 
 
 def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> dict[str, str]:

@@ -26,7 +26,7 @@ from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.trials import (
     CORES,
     MODELS,
-    Figure,
+    Measurement,
     bare_processes,
     compare_times,
     cpu_seconds_of_all,
@@ -42,6 +42,14 @@ from fedraa.engine.factories import make_server
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 from fedraa.messages import Task, Update, Vector
+
+# The number of measured rounds of a run.
+ROUNDS = 2
+# The number of clients in the measurement of updates without training.
+EMPTY_CLIENTS = 100
+# The numbers of clients and of updates in the measurement of the server.
+SERVER_CLIENTS = 10
+SERVER_UPDATES = 300
 
 
 def main(
@@ -67,32 +75,34 @@ def main(
     check_settings(clients, models, repeats, samples, out)
     dataset = synthetic_dataset(samples)
     choose_device(device)
-    figures: list[Figure] = []
+    measurements: list[Measurement] = []
 
-    def add_figures(*measured: Figure) -> None:
-        figures.extend(measured)
-        for figure in measured:
-            Console().print(" ".join([figure.what, f"({figure.clients}, {figure.model}):", *figure.numbers()]))
+    def add_measurements(*measured: Measurement) -> None:
+        measurements.extend(measured)
+        for measurement in measured:
+            Console().print(
+                " ".join([measurement.what, f"({measurement.clients}, {measurement.model}):", *measurement.numbers()])
+            )
         if out is not None:
-            rows = [asdict(figure) | {"ratio": figure.ratio} for figure in figures]
+            rows = [asdict(measurement) | {"ratio": measurement.ratio} for measurement in measurements]
             out.write_text(json.dumps(rows, indent=2) + "\n")
 
-    add_figures(start_up(repeats))
+    add_measurements(start_up(repeats))
     with start_cluster():
         for model in models:
             for count in clients:
-                add_figures(measure_rounds(dataset, count, model, repeats, device=device, vmap_batch=vmap_batch))
-                add_figures(*measure_memory(dataset, count, model, device=device))
-            add_figures(*measure_asynchronous(dataset, 10, model, repeats, device=device))
-            add_figures(
+                add_measurements(measure_rounds(dataset, count, model, repeats, device=device, vmap_batch=vmap_batch))
+                add_measurements(*measure_memory(dataset, count, model, device=device))
+            add_measurements(*measure_asynchronous(dataset, 10, model, repeats, device=device))
+            add_measurements(
                 measure_empty_updates(dataset, model, repeats),
                 measure_mixing(dataset, model),
                 bytes_moved(dataset, model),
             )
         small_data = synthetic_dataset(2000)
-        add_figures(*measure_footprint(small_data, "fedavg", rounds=2, device=device))
-        add_figures(*measure_footprint(small_data, "fed-raa", updates=20, fragments=3, device=device))
-    show_figures(figures)
+        add_measurements(*measure_footprint(small_data, "fedavg", rounds=2, device=device))
+        add_measurements(*measure_footprint(small_data, "fed-raa", updates=20, fragments=3, device=device))
+    show_measurements(measurements)
 
 
 def check_settings(
@@ -134,10 +144,9 @@ def measure_rounds(
     model: str,
     repeats: int,
     *,
-    rounds: int = 2,
     device: str = "cpu",
     vmap_batch: int = 1,
-) -> Figure:
+) -> Measurement:
     """Measure a round of FedAvg in fedraa and in plain PyTorch processes, after a warm-up round.
 
     Args:
@@ -145,7 +154,6 @@ def measure_rounds(
         clients: The number of clients.
         model: A key of MODELS.
         repeats: The number of runs.
-        rounds: The number of measured rounds of a run.
         device: The device of the training.
         vmap_batch: The number of tasks that a worker trains in one batched computation.
     """
@@ -155,17 +163,17 @@ def measure_rounds(
     floor: list[Spent] = []
     for _ in range(repeats):
         spent, _ = measure_run(
-            trial_experiment("fedavg", clients, model, rounds=rounds + 1, device=device, vmap_batch=vmap_batch),
+            trial_experiment("fedavg", clients, model, rounds=ROUNDS + 1, device=device, vmap_batch=vmap_batch),
             dataset,
             warm=1,
         )
-        spent_by_fedraa.append(Spent(spent.wall / rounds, spent.cpu / rounds))
-        floor += [bare.round() for _ in range(rounds)]
+        spent_by_fedraa.append(Spent(spent.wall / ROUNDS, spent.cpu / ROUNDS))
+        floor += [bare.round() for _ in range(ROUNDS)]
     bare.close()
     return compare_times("fedavg round", clients, model, spent_by_fedraa, floor)
 
 
-def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Figure]:
+def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: int, *, device: str) -> list[Measurement]:
     """Measure the time of Fed-RAA and of plain PyTorch for the same tasks. Also measure how long workers are idle.
 
     Args:
@@ -190,7 +198,7 @@ def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: in
     bare.close()
     return [
         compare_times("fed-raa", clients, model, spent_by_fedraa, floor),
-        Figure("idle workers", clients, model, "share", statistics.median(idle)),
+        Measurement("idle workers", clients, model, "share", statistics.median(idle)),
     ]
 
 
@@ -208,30 +216,27 @@ class Echo:
         return params.copy()
 
 
-def measure_empty_updates(
-    dataset: Dataset, model: str, repeats: int, *, clients: int = 100, updates: int = 2000
-) -> Figure:
+def measure_empty_updates(dataset: Dataset, model: str, repeats: int, *, updates: int = 2000) -> Measurement:
     """Measure the seconds per update without training, and per bare Ray call with the same bytes.
 
     Args:
         dataset: The data.
         model: A key of MODELS.
         repeats: The number of runs.
-        clients: The number of clients.
         updates: The number of measured updates of a run.
     """
-    sent = build_run(trial_experiment("fedasync", clients, model, updates=1), dataset=dataset).params
+    sent = build_run(trial_experiment("fedasync", EMPTY_CLIENTS, model, updates=1), dataset=dataset).params
     actors: list[Any] = [ray.remote(Echo).options(num_cpus=0).remote() for _ in range(CORES)]
     spent_by_fedraa: list[Spent] = []
     floor: list[Spent] = []
     for _ in range(repeats):
-        experiment = trial_experiment("fedasync", clients, model, updates=updates + clients)
-        spent, commits = measure_run(experiment, dataset, clients, Idle)
+        experiment = trial_experiment("fedasync", EMPTY_CLIENTS, model, updates=updates + EMPTY_CLIENTS)
+        spent, commits = measure_run(experiment, dataset, EMPTY_CLIENTS, Idle)
         spent_by_fedraa.append(Spent(spent.wall / len(commits), spent.cpu / len(commits)))
         floor.append(time_echoes(actors, sent, updates))
     for actor in actors:
         ray.kill(actor)
-    return compare_times("empty update", clients, model, spent_by_fedraa, floor)
+    return compare_times("empty update", EMPTY_CLIENTS, model, spent_by_fedraa, floor)
 
 
 def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
@@ -255,7 +260,7 @@ def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
     return Spent(wall / updates, cpu / updates)
 
 
-def measure_mixing(dataset: Dataset, model: str, clients: int = 10, updates: int = 300) -> Figure:
+def measure_mixing(dataset: Dataset, model: str) -> Measurement:
     """Measure the server's time per asynchronous update.
 
     The server chooses and copies a fragment, and mixes the update.
@@ -263,23 +268,21 @@ def measure_mixing(dataset: Dataset, model: str, clients: int = 10, updates: int
     Args:
         dataset: The data.
         model: A key of MODELS.
-        clients: The number of clients.
-        updates: The number of updates.
     """
     server = make_server(
-        build_run(trial_experiment("fed-raa", clients, model, updates=1, fragments=3), dataset=dataset),
+        build_run(trial_experiment("fed-raa", SERVER_CLIENTS, model, updates=1, fragments=3), dataset=dataset),
         lambda *_, **__: None,
     )
     seconds = []
-    for number in range(updates):
+    for number in range(SERVER_UPDATES):
         started = time.perf_counter()
-        task = server.assign(number % clients, 0.0)
+        task = server.assign(number % SERVER_CLIENTS, 0.0)
         server.commit(Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0), 0.0)
         seconds.append(time.perf_counter() - started)
-    return Figure("assign and mix", clients, model, "ms", 1000 * statistics.median(seconds))
+    return Measurement("assign and mix", SERVER_CLIENTS, model, "ms", 1000 * statistics.median(seconds))
 
 
-def bytes_moved(dataset: Dataset, model: str) -> Figure:
+def bytes_moved(dataset: Dataset, model: str) -> Measurement:
     """Measure the bytes of an update's message and of the submodel in it."""
     server = make_server(
         build_run(trial_experiment("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset),
@@ -290,10 +293,10 @@ def bytes_moved(dataset: Dataset, model: str) -> Figure:
     buffers: list[pickle.PickleBuffer] = []
     header = pickle.dumps(update, protocol=5, buffer_callback=buffers.append)
     moved = len(header) + sum(len(buffer.raw()) for buffer in buffers)
-    return Figure("bytes of an update", 10, model, "kB", moved / 1e3, task.params.nbytes / 1e3)
+    return Measurement("bytes of an update", 10, model, "kB", moved / 1e3, task.params.nbytes / 1e3)
 
 
-def start_up(repeats: int) -> Figure:
+def start_up(repeats: int) -> Measurement:
     """Measure the time from a process's start to its first update, and the time of `ray.init` and the imports.
 
     The first measurement of both times is not counted, because it fills the machine's caches.
@@ -309,7 +312,7 @@ def start_up(repeats: int) -> Figure:
         if number:
             spent_by_fedraa.append(Spent(pair[0], 0.0))
             floor.append(Spent(pair[1], 0.0))
-    return Figure("start-up", 1, "small", "s", median_wall(spent_by_fedraa), median_wall(floor))
+    return Measurement("start-up", 1, "small", "s", median_wall(spent_by_fedraa), median_wall(floor))
 
 
 def time_python(code: str, *arguments: str) -> float:
@@ -319,9 +322,9 @@ def time_python(code: str, *arguments: str) -> float:
     return time.perf_counter() - started
 
 
-def show_figures(figures: list[Figure]) -> None:
+def show_measurements(measurements: list[Measurement]) -> None:
     """Print the measurements as a table."""
     table = Table("what", "clients", "model", "fedraa", "floor", "ratio", "CPU ratio")
-    for f in figures:
-        table.add_row(f.what, str(f.clients), f.model, *f.numbers())
+    for row in measurements:
+        table.add_row(row.what, str(row.clients), row.model, *row.numbers())
     Console().print(table)

@@ -33,7 +33,7 @@ MODELS = {"small": 50, "mnist": 200, "large": 1024, WIDEST: 20_000}
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measurement:
     """The result of a measurement.
 
     Attributes:
@@ -177,8 +177,8 @@ def bare_processes(dataset: Dataset, clients: int, model: str, device: str) -> B
     return BareProcesses((784, MODELS[model], 10), pieces, replace(SGD, device=device), processes=CORES)
 
 
-def compare_times(what: str, clients: int, model: str, measured_times: list[Spent], floor: list[Spent]) -> Figure:
-    """Return a Figure with the medians of fedraa's times and of the bare code's times.
+def compare_times(what: str, clients: int, model: str, measured_times: list[Spent], floor: list[Spent]) -> Measurement:
+    """Return a Measurement with the medians of fedraa's times and of the bare code's times.
 
     Args:
         what: The name of the measurement.
@@ -188,7 +188,7 @@ def compare_times(what: str, clients: int, model: str, measured_times: list[Spen
         floor: The times of the bare code.
     """
     cpu = statistics.median(spent.cpu for spent in measured_times) / statistics.median(spent.cpu for spent in floor)
-    return Figure(what, clients, model, "s", median_wall(measured_times), median_wall(floor), cpu)
+    return Measurement(what, clients, model, "s", median_wall(measured_times), median_wall(floor), cpu)
 
 
 def median_wall(spent: list[Spent]) -> float:

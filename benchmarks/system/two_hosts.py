@@ -103,9 +103,9 @@ class Host:
 
 
 @contextmanager
-def two_hosts(prefix: str = "fedraa") -> Iterator[tuple[Host, Host, Link]]:
+def two_hosts() -> Iterator[tuple[Host, Host, Link]]:
     """Provide two simulated hosts and the link between them for the `with` block."""
-    hosts = (Host(f"{prefix}-a", "10.213.77.1"), Host(f"{prefix}-b", "10.213.77.2"))
+    hosts = (Host("fedraa-a", "10.213.77.1"), Host("fedraa-b", "10.213.77.2"))
     with ExitStack() as stack:
         ends = []
         for host, other in zip(hosts, reversed(hosts), strict=True):

@@ -1,6 +1,6 @@
 """The page of compatibility: the versions that were tried, and the result of each check."""
 
-from benchmarks.system.compat import COMBINATIONS, DOES_NOT_APPLY, PACKAGES, Row, read_table
+from benchmarks.system.compat import COMBINATIONS, DOES_NOT_APPLY, PACKAGES, Row, read_combinations
 from benchmarks.system.compat_checks import CHECKS
 
 HEAD = """# Compatibility
@@ -48,7 +48,7 @@ The table is `benchmarks/results/compat.csv`. It also has the full digests, the 
 
 def compatibility_page() -> str:
     """Return the page with the two tables: the versions and the checks of each combination."""
-    rows = list(read_table().values())
+    rows = list(read_combinations().values())
     digests = {row["digest"] for row in rows}
     versions = _format_table(("combination", "python", *PACKAGES), rows)
     checks = _format_table(("combination", *CHECKS, "digest"), rows)

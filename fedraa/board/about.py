@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedraa.callbacks.events import Limits
 from fedraa.components.imports import importing_only
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
@@ -27,8 +28,7 @@ class About:
         clock: `virtual` or `wall`.
         unit: Unit of the run's clock: `s` or `time units`.
         parameters: Number of trained parameters.
-        steps: Maximum number of server steps; None for no limit.
-        time: Maximum time on the run's clock; None for no limit.
+        limits: The limits of steps and time.
         started: Time at which config.json was last written, in seconds since 1970.
         metric_spec: The metrics of an evaluation.
         flags: The options of the experiment, as in config.json.
@@ -42,8 +42,7 @@ class About:
     clock: str
     unit: str
     parameters: int
-    steps: int | None
-    time: float | None
+    limits: Limits
     started: float
     metric_spec: MetricSpec
     flags: Mapping[str, Any]
@@ -58,7 +57,7 @@ def read_about(directory: Path) -> About:
         limits = config["resolved"]["limits"]
         clock = str(flags["clock"])
         metric_spec = read_metric_spec(config)
-        if not {metric_spec.main} <= {str(name) for name in metric_spec.columns}:
+        if metric_spec.main not in metric_spec.columns:
             raise InputError("metric_spec", f"the main metric {metric_spec.main} is not among the columns")
         return About(
             method=method_name(config),
@@ -68,8 +67,11 @@ def read_about(directory: Path) -> About:
             clock=clock,
             unit="s" if clock == "wall" or flags.get("units") == "physical" else "time units",
             parameters=max(1, whole_number(config["resolved"]["parameters"])),
-            steps=None if limits["steps"] is None else whole_number(limits["steps"]),
-            time=None if limits["time"] is None else float(limits["time"]),
+            limits=Limits(
+                steps=None if limits["steps"] is None else whole_number(limits["steps"]),
+                time=None if limits["time"] is None else float(limits["time"]),
+                accuracy=None,
+            ),
             started=(directory / CONFIG).stat().st_mtime,
             metric_spec=metric_spec,
             flags=flags,

@@ -19,7 +19,7 @@ def list_runs(board: Board, query: Query) -> dict[str, Any]:
     version = board.version
     since = int(_query_value(query, "since", "0"))
     watched = board.runs
-    read, size = board.read
+    read, size = board.log_bytes
     return {
         "version": version,
         "folder": str(board.folder),

@@ -48,36 +48,36 @@ class Board:
         self._stopped.set()
 
     @property
-    def read(self) -> tuple[int, int]:
+    def log_bytes(self) -> tuple[int, int]:
         """The bytes that the board has read from all logs, and the total size of the logs."""
         logs = [run.log for run in self.runs.values() if run.about is not None]
         return sum(log.offset for log in logs), sum(log.size for log in logs)
 
-    def look(self) -> None:
+    def read_files(self) -> None:
         """Search for new runs if a search is due. Then read the changes in each run's files, except its log."""
         if monotonic() >= self._next_search:
             self._search_runs()
         for run in list(self.runs.values()):
-            run.look()
+            run.read_files()
 
-    def read_on(self) -> bool:
+    def read_logs(self) -> bool:
         """Read the next portion of every log. Return True if some log has more to read."""
         runs = list(self.runs.values())
         for run in runs:
-            run.read()
-        return any(run.more for run in runs)
+            run.read_log()
+        return any(run.has_more for run in runs)
 
     def _watch_runs(self) -> None:
         while not self._stopped.is_set():
-            self.look()
+            self.read_files()
             next_check = monotonic() + CHECK_INTERVAL_S
-            while self.read_on() and monotonic() < next_check and not self._stopped.is_set():
+            while self.read_logs() and monotonic() < next_check and not self._stopped.is_set():
                 pass
             self._stopped.wait(max(0.0, next_check - monotonic()))
 
     def _search_runs(self) -> None:
         started = monotonic()
-        paths = {_run_name(path, self.folder): path for path in runs_below(self.folder)}
+        paths = {_run_name(path, self.folder): path for path in find_run_directories(self.folder)}
         if paths.keys() != self.runs.keys():
             self.runs = {
                 name: self.runs.get(name) or WatchedRun(path, name, self._advance_version)
@@ -92,7 +92,7 @@ class Board:
         return self.version
 
 
-def runs_below(folder: Path) -> Iterator[Path]:
+def find_run_directories(folder: Path) -> Iterator[Path]:
     """Yield the run directories below a folder, in the order of their names.
 
     Symbolic links may form a cycle, so they are not followed.

@@ -15,9 +15,7 @@ ACROSS = ("t", "wall", "step", "bytes")
 
 
 def make_curves(runs: Sequence[WatchedRun], x: str, y: str, low: float, high: float) -> list[dict[str, Any]]:
-    """Return a curve for every run that has the metric `y`: its points, its best point and the version of the run.
-
-    The version is a number that grows with every change of the run.
+    """Return a curve for every run that has the metric `y`: its points and its best point.
 
     Args:
         runs: The runs.
@@ -41,7 +39,6 @@ def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dic
         evaluations = run.evaluations
         if about is None or evaluations is None or y not in evaluations.names:
             return None
-        version = run.version
         values = evaluations.column(y)
         across = evaluations.column("t" if x == "bytes" else x)
         if x == "bytes":
@@ -59,11 +56,9 @@ def _make_curve(run: WatchedRun, x: str, y: str, low: float, high: float) -> dic
     points = thin_curve(values)
     return {
         "id": run.name,
-        "version": version,
         "x": json_numbers(across[points]),
         "y": json_numbers(values[points]),
         "best": best,
-        "points": len(values),
     }
 
 

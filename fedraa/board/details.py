@@ -3,25 +3,25 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.board.sampling import json_number, json_numbers
 from fedraa.board.timeline import make_timeline
 from fedraa.board.watched_run import WatchedRun
-from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline
+from fedraa.messages import Index
+from fedraa.rundir.task_timeline import ROUND_COLUMNS, Fate, TaskTimeline, staleness_histogram
 
 # A plot has at most this number of columns. If there are more fragments, a column shows several neighbouring fragments.
-COLUMNS = 60
+MAX_COLUMNS = 60
 # A plot has at most this number of points. If there are more rounds, a point shows a group of rounds.
-ROUNDS = 300
+MAX_ROUNDS = 300
 # If there are more failures than this number, only the newest are shown.
-SHOWN = 50
-
-Whole = npt.NDArray[np.int64]
+MAX_SHOWN_FAILURES = 50
 
 
 def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
     """Return the data for the plots of a run: timeline, staleness, updates per fragment, coverage and failures.
+
+    Before the run's config.json can be read, the result has only the name of the run.
 
     Args:
         run: The run.
@@ -29,12 +29,12 @@ def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
         high: The end of the timeline, on the run's clock.
     """
     with run.lock:
-        state = {"id": run.name, "version": run.version, "state": run.state, "detail": run.detail}
         if run.about is None:
-            return state
+            return {"id": run.name}
         log = run.timeline
         clients = run.about.clients
-        return state | {
+        return {
+            "id": run.name,
             "timeline": make_timeline(log, clients, low, high),
             "staleness": count_staleness(log),
             "fragments": count_fragments(log, clients),
@@ -47,7 +47,7 @@ def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
 
 def newest_failures(log: TaskTimeline) -> list[dict[str, Any]]:
     """Return the newest faults and dropped tasks of a run, the newest first."""
-    newest = list(log.failures)[: -SHOWN - 1 : -1]
+    newest = list(log.failures)[: -MAX_SHOWN_FAILURES - 1 : -1]
     return [{**failure, "t": json_number(failure["t"]), "wall": json_number(failure["wall"])} for failure in newest]
 
 
@@ -56,13 +56,10 @@ def count_staleness(log: TaskTimeline) -> dict[str, Any] | None:
 
     Return None before the server accepts the first update, and for a synchronous run, which has no staleness.
     """
-    from fedraa.board.of_reports import BARS
-
     values = np.array(log.staleness)[np.array(log.fate) == Fate.DONE]
     if log.round_events or not len(values):
         return None
-    width = -(-(int(values.max()) + 1) // BARS)
-    counts = np.bincount(values // width)
+    width, counts = staleness_histogram(values)
     return {"width": width, "counts": counts.tolist(), "mean": json_number(values.mean()), "max": int(values.max())}
 
 
@@ -78,7 +75,7 @@ def count_fragments(log: TaskTimeline, clients: int) -> dict[str, Any] | None:
     names, which = np.unique(fragment, return_inverse=True)
     if len(names) < 2:
         return None
-    width = -(-len(names) // COLUMNS)
+    width = -(-len(names) // MAX_COLUMNS)
     which = which // width
     shown = select_clients(clients)
     by = np.zeros((len(shown), int(which.max()) + 1), np.int64)
@@ -105,7 +102,7 @@ def coverage_by_round(log: TaskTimeline, parameters: int) -> dict[str, Any] | No
     rounds = len(log.round_events)
     if not rounds:
         return None
-    starts: Whole = np.arange(0, rounds, -(-rounds // ROUNDS))
+    starts: Index = np.arange(0, rounds, -(-rounds // MAX_ROUNDS))
     sizes = np.diff([*starts, rounds])
     columns = {name: np.array([event[name] for event in log.round_events]) for name in ROUND_COLUMNS}
     return {

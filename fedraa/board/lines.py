@@ -25,6 +25,7 @@ class GrowingLines:
         size: Size of the file in bytes at the last call.
         offset: Number of bytes that were read from the current file.
         number: Number of lines that were read from the current file.
+        more: True if the file has more lines to read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +37,7 @@ class GrowingLines:
         self.offset = 0
         self.number = 0
         self._last = b""
-        self._more = False
+        self.more = False
         self._seen: tuple[int, int, int] | None = None
 
     def read(self) -> tuple[list[str], bool]:
@@ -51,7 +52,7 @@ class GrowingLines:
         with open_regular_file(self.path) as stream:
             facts = os.fstat(stream.fileno())
             seen = facts.st_ino, facts.st_size, facts.st_mtime_ns
-            if seen == self._seen and not self._more:
+            if seen == self._seen and not self.more:
                 return [], False
             is_restarted = self._seen is not None and self._is_other(stream, facts)
             if is_restarted:
@@ -60,17 +61,12 @@ class GrowingLines:
             stream.seek(self.offset)
             text = self._read_chunk(stream)
         whole = text[: text.rfind(b"\n") + 1]
-        self._more = bool(whole) and self.offset + len(text) < self.size
+        self.more = bool(whole) and self.offset + len(text) < self.size
         self.offset += len(whole)
         self._last = (self._last + whole)[-COMPARED_BYTES:]
         lines = whole.decode(errors="replace").split("\n")[:-1]
         self.number += len(lines)
         return lines, is_restarted
-
-    @property
-    def more(self) -> bool:
-        """True if the file has more lines to read."""
-        return self._more
 
     def _read_chunk(self, stream: BinaryIO) -> bytes:
         """Read chunks of `CHUNK_BYTES` bytes until a chunk has a line break or the file ends. Return all chunks."""

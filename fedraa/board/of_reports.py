@@ -7,7 +7,6 @@ could block each other.
 
 from fedraa.report.command import run_command
 from fedraa.report.runs import PER_RUN, value_text
-from fedraa.report.single import BARS
 from fedraa.report.timeline import select_clients
 
-__all__ = ["BARS", "PER_RUN", "run_command", "select_clients", "value_text"]
+__all__ = ["PER_RUN", "run_command", "select_clients", "value_text"]

@@ -35,7 +35,7 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
             "step": max(stats.step, _last_value(run, "step") or 0),
             "t": json_number(max(log.t, _last_value(run, "t") or 0.0)),
             "wall": json_number(max(stats.wall, _last_value(run, "wall") or 0.0)),
-            "share": _fraction_done(run, about),
+            "share": json_number(about.limits.completed_fraction(stats.step, log.t)),
             "started": about.started,
             "tasks": stats.committed,
             "in_flight": log.in_flight,
@@ -66,21 +66,6 @@ def _last_value(run: WatchedRun, name: str) -> float | None:
     if run.evaluations is None or len(run.evaluations) == 0:
         return None
     return float(run.evaluations.column(name)[-1])
-
-
-def _fraction_done(run: WatchedRun, about: About) -> float | None:
-    """Return the finished fraction of the run; None if the run has no limit of steps or time.
-
-    If the run has both limits, the larger fraction counts, because the run ends at the first limit.
-    """
-    shares = []
-    if about.steps:
-        shares.append(run.stats.step / about.steps)
-    if about.time:
-        shares.append(run.timeline.t / about.time)
-    if not shares:
-        return None
-    return json_number(min(1.0, max(shares)))
 
 
 def compare_flags(runs: Sequence[WatchedRun]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from fedraa.messages import Floats
 Indices = npt.NDArray[np.int64]
 
 # A curve has at most this number of points. A plot is about 600 pixels wide, so more points would not be visible.
-POINTS = 600
+MAX_POINTS = 600
 # The significant digits of the values in a plot.
 DIGITS = 7
 
@@ -30,7 +30,7 @@ def visible_range(x: Floats, low: float, high: float) -> slice:
     return slice(max(0, int(first) - 1), int(last) + 1)
 
 
-def thin_curve(y: Floats, points: int = POINTS) -> Indices:
+def thin_curve(y: Floats, points: int = MAX_POINTS) -> Indices:
     """Return the indices of at most `points` points that show a curve with all its peaks.
 
     The curve is cut into pieces of equal length. The minimum and the maximum of each piece are selected. A value that

@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.board.sampling import json_number, json_numbers
+from fedraa.board.sampling import json_numbers
 from fedraa.messages import Floats
 from fedraa.rundir.task_timeline import TaskTimeline
 
 # The word on the page for each value of the enumeration `Fate`.
 WORDS = np.array(["running", "done", "dropped", "lost"])
 # The timeline shows at most this number of tasks as separate bars.
-BARS = 1200
-# The number of time bins of the timeline if there are more than BARS tasks.
+MAX_BARS = 1200
+# The number of time bins of the timeline if there are more than MAX_BARS tasks.
 BINS = 240
 
 
 def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> dict[str, Any]:
     """Return the tasks between the times `low` and `high`. If there are many clients, return only the tasks of some.
 
-    `bars` has the client, fragment, start, end, staleness and fate of every task. If there are more than `BARS` tasks,
-    the result has `busy` [clients, bins] in place of `bars`. An entry of `busy` is the fraction of a time bin in which
-    a client worked.
+    `bars` has the client, fragment, start, end, staleness and fate of every task. If there are more than `MAX_BARS`
+    tasks, the result has `busy` [clients, bins] in place of `bars`. An entry of `busy` is the fraction of a time bin in
+    which a client worked.
 
     Args:
         log: The tasks of the run.
@@ -40,14 +40,8 @@ def make_timeline(log: TaskTimeline, clients: int, low: float, high: float) -> d
     client, fate = np.array(log.client), np.array(log.fate)
     end = np.where(np.isnan(end), log.t, end)
     seen = np.flatnonzero((start < high) & (end > low) & np.isin(client, shown))
-    window = {
-        "clients": shown.tolist(),
-        "of": clients,
-        "from": json_number(low),
-        "to": json_number(high),
-        "tasks": len(seen),
-    }
-    if len(seen) > BARS:
+    window = {"clients": shown.tolist(), "of": clients, "tasks": len(seen)}
+    if len(seen) > MAX_BARS:
         lane = np.searchsorted(shown, client[seen])
         edges = np.linspace(low, high, BINS + 1)
         busy = [busy_shares(start[seen][lane == i], end[seen][lane == i], edges) for i in range(len(shown))]

@@ -62,11 +62,11 @@ class WatchedRun:
         self.version = self._next_version()
 
     @property
-    def more(self) -> bool:
+    def has_more(self) -> bool:
         """True if the log has more lines to read."""
         return self.about is not None and self.log.more
 
-    def look(self) -> None:
+    def read_files(self) -> None:
         """Read the changes of the run's files, and update the fields of this object."""
         with self.lock:
             if self._file_has_changed(CONFIG):
@@ -107,7 +107,7 @@ class WatchedRun:
             else:
                 self._set_state("interrupted", "")
 
-    def read(self) -> None:
+    def read_log(self) -> None:
         """Read the next part of the log. Mark the run as damaged if a line is not an event."""
         if self.about is None:
             return

@@ -57,13 +57,13 @@ class CallbackList:
 
     def __init__(self, callbacks: Sequence[Callback] = (), progress_seconds: float = PROGRESS_SECONDS) -> None:
         self._callbacks = tuple(callbacks)
-        self._hearing = {kind: self._callbacks_with(hook) for kind, hook in HOOKS.items()}
+        self._subscribers = {kind: self._callbacks_with(hook) for kind, hook in HOOKS.items()}
         self._on_progress = self._callbacks_with("on_progress")
         self._progress_seconds = progress_seconds
         self._progress_at = 0.0
-        self.subscribed = frozenset(kind for kind, callbacks in self._hearing.items() if callbacks)
+        self.subscribed = frozenset(kind for kind, callbacks in self._subscribers.items() if callbacks)
         self.blocking = frozenset(
-            kind for kind in self.subscribed if kind != "end" and any(map(_waits_for_answer, self._hearing[kind]))
+            kind for kind in self.subscribed if kind != "end" and any(map(_waits_for_answer, self._subscribers[kind]))
         )
 
     def prepare(self, doing: str | None) -> None:
@@ -76,10 +76,12 @@ class CallbackList:
             callback.on_start(run)
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
-        ending = [
-            type(callback).__name__ for callback in self._hearing[str(event["kind"])] if _call_hook(callback, event)
-        ]
-        return next(iter(ending), None)
+        asking = None
+        # All callbacks receive the event, even if one of them asks to end the run.
+        for callback in self._subscribers[str(event["kind"])]:
+            if _call_hook(callback, event):
+                asking = asking or type(callback).__name__
+        return asking
 
     def progress(self, progress: Progress) -> None:
         """Deliver the progress, unless the last delivery was less than `progress_seconds` ago."""

@@ -40,6 +40,24 @@ class Limits:
             return self.target
         return Target("accuracy", self.accuracy, "max")
 
+    def completed_fraction(self, step: int, t: float) -> float | None:
+        """Return the completed fraction (0 to 1) of the steps or of the time, whichever is larger.
+
+        The result is None without these two limits. The run ends at the first limit that it reaches.
+
+        Args:
+            step: The number of server steps so far.
+            t: The time on the run's clock.
+        """
+        fractions = []
+        if self.steps:
+            fractions.append(step / self.steps)
+        if self.time:
+            fractions.append(t / self.time)
+        if not fractions:
+            return None
+        return min(1.0, max(fractions))
+
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> "Limits":
         """Return the limits from their JSON form."""
@@ -101,6 +119,11 @@ class Progress:
     workers: int
     metric_name: str = "accuracy"
     commit_seconds: float = 0.0
+
+    @property
+    def completed_fraction(self) -> float:
+        """The completed fraction of the run (0 to 1); 0 for a run without a limit of steps or time."""
+        return self.limits.completed_fraction(self.step, self.t) or 0.0
 
 
 def to_event(line: Mapping[str, object]) -> Event:

@@ -48,7 +48,7 @@ class ProgressBar(Callback):
         if self._shown is not None:
             self._shown.say(doing or "starting")
         elif doing is None:
-            self._no_longer_wait()
+            self._end_waiting()
         else:
             self._waiting = self._waiting or Waiting()
             self._waiting.say(doing)
@@ -68,12 +68,12 @@ class ProgressBar(Callback):
             self._shown.update(progress, self._step_rate(progress.step))
 
     def on_close(self) -> None:
-        self._no_longer_wait()
+        self._end_waiting()
         if self._shown is not None:
             self._shown.close()
             self._shown = None
 
-    def _no_longer_wait(self) -> None:
+    def _end_waiting(self) -> None:
         if self._waiting is not None:
             self._waiting.end_display()
             self._waiting = None
@@ -103,7 +103,7 @@ class _Terminal:
 
     def update(self, progress: Progress, rate: float | None) -> None:
         self._bar.update(
-            self._task, completed=completed_fraction(progress), status=progress_line(progress, rate, self._room)
+            self._task, completed=progress.completed_fraction, status=progress_line(progress, rate, self._room)
         )
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class _Notebook:
         self._handle.update(Line(self._name, 0.0, doing))
 
     def update(self, progress: Progress, rate: float | None) -> None:
-        self._handle.update(Line(self._name, completed_fraction(progress), progress_line(progress, rate)))
+        self._handle.update(Line(self._name, progress.completed_fraction, progress_line(progress, rate)))
 
     def close(self) -> None:
         """Do nothing, so that the last line stays visible."""
@@ -145,17 +145,6 @@ class Line:
 
     def __repr__(self) -> str:
         return f"{self.name} {self.share:.0%} {self.status}"
-
-
-def completed_fraction(progress: Progress) -> float:
-    """Return the completed fraction of the steps or of the time (0 to 1), whichever is larger."""
-    limits = progress.limits
-    shares = [0.0]
-    if limits.steps:
-        shares.append(progress.step / limits.steps)
-    if limits.time:
-        shares.append(progress.t / limits.time)
-    return min(1.0, max(shares))
 
 
 def progress_line(progress: Progress, rate: float | None = None, room: int | None = None) -> str:

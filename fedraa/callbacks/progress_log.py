@@ -12,6 +12,7 @@ from shlex import quote
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, Progress, RunStart
+from fedraa.objectives.metric_spec import metric_heading
 from fedraa.rundir.file_names import EVALS
 from fedraa.rundir.history import title_of_method
 from fedraa.waiting import Heartbeat, printed_log
@@ -137,7 +138,7 @@ def next_commands(directory: Path) -> str:
 def _metric_texts(metrics: Mapping[str, float], main: str) -> list[str]:
     """Return `name value` for every metric of the whole test set, the main metric first."""
     names = [main, *(name for name in metrics if name != main and not name.startswith("client_"))]
-    return [f"{name.replace('_', ' ')} {metrics[name]:.4g}" for name in names if name in metrics]
+    return [f"{metric_heading(name)} {metrics[name]:.4g}" for name in names if name in metrics]
 
 
 def _last_step(directory: Path) -> int:

@@ -20,6 +20,7 @@ from fedraa.config.sections import StopOptions
 from fedraa.errors import plain_text
 from fedraa.numbers import format_quantity
 from fedraa.objectives import MetricSpec
+from fedraa.objectives.metric_spec import metric_heading
 from fedraa.report.cells import DEFAULT_TIME
 from fedraa.report.compare import (
     CELLS,
@@ -32,7 +33,6 @@ from fedraa.report.compare import (
     mean_time,
     run_row,
 )
-from fedraa.report.tables import metric_heading
 from fedraa.rundir.history import History
 from fedraa.rundir.summary import NO_STEP
 from fedraa.settings.terms import Terms, paper_settings

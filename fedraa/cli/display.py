@@ -13,7 +13,8 @@ from fedraa.callbacks.progress_bar import progress_line
 from fedraa.callbacks.progress_log import next_commands
 from fedraa.cli.console import print_line, print_table
 from fedraa.numbers import format_count, format_quantity
-from fedraa.rundir.failures import describe_clients
+from fedraa.objectives.metric_spec import metric_heading
+from fedraa.rundir.failures import describe_clients, retried_clients
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.status import Status
 from fedraa.waiting import is_shown
@@ -28,7 +29,7 @@ def print_next_commands(run: Path) -> None:
         print_line(f"next: {next_commands(run)}")
 
 
-def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
+def print_profile(rows: list[tuple[str, str, float, float]]) -> None:
     """Print how each process spent its time.
 
     The rows have the process, the activity, its seconds, and its fraction of the process's time.
@@ -39,15 +40,15 @@ def profile_table(rows: list[tuple[str, str, float, float]]) -> None:
     print_table(table)
 
 
-def status_table(rows: list[Status]) -> None:
+def print_statuses(rows: list[Status]) -> None:
     """Print a table with the state of each run."""
     table = Table("run", "state", "step", "time", "accuracy", "faults", "quarantined", box=box.SIMPLE_HEAD)
     for row in rows:
-        accuracy = "–"
-        if row.accuracy is not None:
-            accuracy = f"{row.accuracy:.4f}"
-        if row.figure != "accuracy":
-            accuracy = f"{row.figure} {accuracy}"
+        value = "–"
+        if row.value is not None:
+            value = f"{row.value:.4f}"
+        if row.metric != "accuracy":
+            value = f"{row.metric} {value}"
         quarantined = "–"
         if row.quarantined:
             quarantined = _with_reasons(format_count(len(row.quarantined), "client"), row.quarantined)
@@ -56,14 +57,14 @@ def status_table(rows: list[Status]) -> None:
             escape(row.state),
             f"{row.step}: {row.note}".removesuffix(": "),
             f"{row.t:.4g}",
-            accuracy,
+            value,
             str(row.faults),
             escape(quarantined),
         )
     print_table(table)
 
 
-def cluster_table(rows: list[tuple[str, Progress | None, int]]) -> None:
+def print_cluster_runs(rows: list[tuple[str, Progress | None, int]]) -> None:
     """Print a table of the runs of a cluster.
 
     Args:
@@ -84,22 +85,19 @@ def _note_after_colon(summary: Mapping[str, Any]) -> str:
     return f": {summary['note']}"
 
 
-def closing_table(history: History) -> None:
+def print_result(history: History) -> None:
     """Print the result of a finished run as a table."""
     total = history.summary
     experiment = history.config["experiment"]
     main = history.metric_spec.main
-    failed: Any = total["dropped_clients"]
     quarantined: Any = total["quarantined"]
-    quarantined_clients: Any = {entry["client"] for entry in quarantined}
-    retried = [entry for entry in failed if entry["client"] not in quarantined_clients]
     rows = {
         "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
         "steps": f"{total['steps']} ({total['tasks']} tasks){_note_after_colon(total)}",
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
-        main.replace("_", " "): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",
-        **{name.replace("_", " "): f"{total[name]:.4f}" for name in history.metric_spec.names if name != main},
+        metric_heading(main): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",
+        **{metric_heading(name): f"{total[name]:.4f}" for name in history.metric_spec.names if name != main},
         "worst client": f"{total['client_worst']:.4f}",
         "sent": f"{format_quantity(total['bytes_down'], 'B')} down, {format_quantity(total['bytes_up'], 'B')} up",
         "computed": format_quantity(total["flops"], "FLOP"),
@@ -111,7 +109,7 @@ def closing_table(history: History) -> None:
     if "energy" in total:
         rows["energy"] = format_quantity(total["energy"], "J")
     if total["dropped"]:
-        rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried)
+        rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried_clients(total))
     if quarantined:
         rows["quarantined"] = _with_reasons(format_count(len(quarantined), "client"), quarantined)
     rows["model sha256"] = str(total["model_sha256"])[:16]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedraa.engine import stop_signals
-from fedraa.errors import RunWarning
+from fedraa.errors import Inconsistent, PromiseBroken, RunFailed, RunWarning
 
 BUILT_IN = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
 DEPENDENCIES = {
@@ -81,13 +81,12 @@ def exit_code(command: Callable[[], object]) -> int:
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _print_error(str(error) or "interrupted", error, 130)
-    # `--help` raises SystemExit. It is handled first, because the next clause imports packages for seconds.
     except SystemExit as error:
+        # Ray's signal handler exits with this code after a SIGTERM between two runs.
         if error.code == signal.SIGTERM:
-            # Ray's signal handler exits with this code after a SIGTERM between two runs.
             return _print_error(TERMINATED, error, 130)
         raise
-    except _types_of_failed_runs_and_checks() as error:
+    except (RunFailed, Inconsistent, PromiseBroken) as error:
         return _print_error(str(error), error, 1)
     except OSError as error:
         return _print_error(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
@@ -120,9 +119,3 @@ def find_user_code(error: BaseException) -> str | None:
     if not places:
         return None
     return places[-1]
-
-
-def _types_of_failed_runs_and_checks() -> tuple[type[Exception], ...]:
-    from fedraa.errors import Inconsistent, PromiseBroken, RunFailed
-
-    return RunFailed, Inconsistent, PromiseBroken

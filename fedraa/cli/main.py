@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,12 +48,12 @@ class Run:
         ):
             with quick_imports():
                 from fedraa.api import run
-                from fedraa.cli.display import closing_table, print_next_commands
+                from fedraa.cli.display import print_next_commands, print_result
 
             callbacks = add_progress_bar(self.callbacks, waiting)
             history = run(self.experiment, callbacks=callbacks, restarts=self.restarts)
         if not self.experiment.quiet:
-            closing_table(history)
+            print_result(history)
             print_next_commands(history.directory)
 
 
@@ -87,7 +88,7 @@ class Resume:
         with show_status_line(quiet=self.quiet) as waiting:
             with quick_imports():
                 from fedraa.api import resume
-                from fedraa.cli.display import closing_table, print_next_commands
+                from fedraa.cli.display import print_next_commands, print_result
 
             callbacks = add_progress_bar(self.callbacks, waiting)
             history = resume(
@@ -99,7 +100,7 @@ class Resume:
                 **limits,
             )
         if not self.quiet:
-            closing_table(history)
+            print_result(history)
             print_next_commands(history.directory)
 
 
@@ -269,10 +270,10 @@ class Profile:
     """Run directory."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import profile_table
+        from fedraa.cli.display import print_profile
         from fedraa.rundir.profile import read_profile
 
-        profile_table(read_profile(self.run))
+        print_profile(read_profile(self.run))
 
 
 @dataclass(frozen=True)
@@ -326,9 +327,7 @@ COMMAND_GROUPS: dict[str, dict[str, Callable[..., Command]]] = {
     "Running processes and clusters": {"status": Status, "stop": Stop, "submit": Submit, "fetch": Fetch},
     "Installation": {"doctor": Doctor},
 }
-COMMANDS: dict[str, Callable[..., Command]] = {}
-for group in COMMAND_GROUPS.values():
-    COMMANDS |= group
+COMMANDS = dict(chain.from_iterable(group.items() for group in COMMAND_GROUPS.values()))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

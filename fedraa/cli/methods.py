@@ -22,7 +22,6 @@ from fedraa.composition.overrides import values_by_path
 from fedraa.errors import InputError, closest_name
 from fedraa.server.round_state import RoundState
 
-AXES = ("submodel", "local", "update", "schedule")
 # The table of methods omits settings that equal these defaults.
 PLAIN = LocalTraining(momentum=0.0)
 
@@ -176,18 +175,12 @@ def choice_text(choice: object) -> str:
     return f"{type(choice).__name__}: {', '.join(texts)}".removesuffix(": ")
 
 
-def _choices_by_axis(method: Method) -> list[tuple[str, object]]:
-    return [(axis, getattr(method, axis)) for axis in AXES]
+def _json_row(name: str, method: Method) -> dict[str, Any]:
+    choices = {axis: _choice_fields(choice) for axis, choice in method.choices().items()}
+    return {"name": name, "paper": method.paper, "note": method.note, "state": method.keeps} | choices
 
 
-def _choice_fields(choice: object) -> dict[str, object]:
+def _choice_fields(choice: object) -> dict[str, Any]:
     assert is_dataclass(choice)
     assert not isinstance(choice, type)
-    return asdict(choice)
-
-
-def _json_row(name: str, method: Method) -> dict[str, Any]:
-    choices = {
-        axis: {"kind": type(choice).__name__, **_choice_fields(choice)} for axis, choice in _choices_by_axis(method)
-    }
-    return {"name": name, "paper": method.paper, "note": method.note, "state": method.keeps} | choices
+    return {"kind": type(choice).__name__, **asdict(choice)}

@@ -18,23 +18,23 @@ class Status:
     """Address of a Ray cluster, to list its current runs (default: this machine)."""
 
     def __call__(self) -> None:
-        from fedraa.cli.display import cluster_table, status_table
+        from fedraa.cli.display import print_cluster_runs, print_statuses
 
         if self.address is None:
             from fedraa.api import RUNS
             from fedraa.rundir.status import read_status, read_statuses
 
             if self.runs:
-                status_table(list(map(read_status, self.runs)))
+                print_statuses(list(map(read_status, self.runs)))
             else:
-                status_table(read_statuses(RUNS))
+                print_statuses(read_statuses(RUNS))
             return
         if self.runs:
             problem = "with an address, the command lists all runs of the cluster"
             raise InputError("address", problem, got=self.address, hint="give no run directories")
         from actors.cluster.operations import list_runs
 
-        cluster_table(list_runs(self.address))
+        print_cluster_runs(list_runs(self.address))
 
 
 @dataclass(frozen=True)

@@ -25,11 +25,12 @@ from fedraa.config.usual_names import suggest_name
 from fedraa.errors import InputError
 
 Command = Callable[[], None]
+# The commands of fedraa by name. Each is a class whose fields are the flags.
+Commands = Mapping[str, Callable[..., Command]]
+# The commands of a program by name. Each is a class, or a function whose parameters are the flags.
+Functions = Mapping[str, Callable[..., object]]
 # This field of a command holds an experiment. The experiment's fields become flags of the command.
 EXPERIMENT = "experiment"
-Commands = Mapping[str, Callable[..., Command]]
-# The commands of a program by name.
-Functions = Mapping[str, Callable[..., object]]
 # These patterns match the messages of Python and tyro about an invalid value.
 _NO_NUMBER = re.compile(r"(?:invalid literal for int\(\) .*|could not convert string to float): (?P<value>.+)")
 _NO_SUCH = re.compile(r"Could not find valid parse for arguments: \[(?P<value>.+)\]")

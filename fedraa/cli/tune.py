@@ -13,8 +13,7 @@ from fedraa.cli.console import print_line, print_table
 from fedraa.components.text import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.tuning.journal import Trial
-from fedraa.tuning.tuner import Tuned
-from fedraa.tuning.tuner import tune as tuned_by
+from fedraa.tuning.tuner import Tuned, tune
 from fedraa.waiting import Waiting
 
 
@@ -24,7 +23,7 @@ def run_tuning(
     trials: int,
     experiment: Experiment,
     jobs: int,
-    waiting: Waiting | None = None,
+    waiting: Waiting | None,
 ) -> None:
     """Tune the hyperparameters of the methods, and print the progress and the best values.
 
@@ -32,12 +31,12 @@ def run_tuning(
         methods: Names of methods.
         space: The search space: texts in the form of the option `--space`.
         trials: The number of trials of each method.
-        experiment: Data, devices, limits and seed of all trials. With its option `quiet`, nothing is printed.
+        experiment: Data, devices, limits and seed of all trials.
         jobs: The number of trials that run at the same time.
-        waiting: The status line, which shows the running trial; None to print nothing.
+        waiting: The status line, which shows the running trial; None for a quiet command, which prints nothing.
     """
-    if experiment.quiet or waiting is None:
-        tuned_by(methods, space, trials, experiment, jobs=jobs)
+    if waiting is None:
+        tune(methods, space, trials, experiment, jobs=jobs)
         return
 
     def report_trial(trial: Trial, count: int, total: int, left: float) -> None:
@@ -45,7 +44,7 @@ def run_tuning(
         waiting.say(f"running trial {min(count + 1, total)} of {total}")
 
     waiting.say(f"running trial 1 of {trials * len(methods)}")
-    result = tuned_by(methods, space, trials, experiment, jobs=jobs, ended=report_trial)
+    result = tune(methods, space, trials, experiment, jobs=jobs, ended=report_trial)
     waiting.end_display()
     print_table(best_table(result))
     print_line(f"next: fedraa compare {join(methods)} --terms tuned --tuned {quote(str(result.file))}")

@@ -43,8 +43,7 @@ RATE_BY_SHARE = ("local.scale_activations", "local.full_rate")
 def check_terms(name: str, method: Method) -> None:
     """Raise InputError if settings of local training contradict the server's update or each other."""
     local = method.local
-    auxiliary = getattr(method.update, "auxiliary", None)
-    if local.grad_mix < 1 and not (auxiliary is not None and auxiliary.momentum):
+    if local.grad_mix < 1 and not (method.auxiliary is not None and method.auxiliary.momentum):
         problem = f"the server of {name} keeps no momentum"
         raise InputError("local.grad_mix", problem, got=local.grad_mix, hint="leave it out")
     if local.auto is not None and local.split:
@@ -80,7 +79,7 @@ def _check_compression(name: str, method: Method) -> None:
     """Raise InputError if the compressor does not fit the server's update or the error feedback."""
     local = method.local
     compressor = COMPRESSOR.resolve(local.compressor)
-    if isinstance(compressor, Sign) and not (compressor.scaled or _accepts_signs(method)):
+    if isinstance(compressor, Sign) and not (compressor.scaled or _accepts_signs(method.aggregator)):
         problem = f"the server of {name} would add signs as if they were deltas"
         hint = "use scaled-sign, or the method signsgd, in which the server counts votes"
         raise InputError("compress", problem, got="sign", hint=hint)
@@ -102,14 +101,12 @@ def _check_refused(name: str, method: Method) -> None:
     The attribute `refuses` of the method's components lists such options with the reasons.
     """
     local = method.local
-    auxiliary = getattr(method.update, "auxiliary", None)
-    aggregator = getattr(method.update, "aggregator", None)
     refused = {**local.algorithm.refuses, **getattr(method.update, "refuses", {})}
-    if auxiliary is not None:
-        refused |= auxiliary.refuses
+    if method.auxiliary is not None:
+        refused |= method.auxiliary.refuses
     is_robust = False
-    if aggregator is not None:
-        resolved = AGGREGATOR.resolve(aggregator)
+    if method.aggregator is not None:
+        resolved = AGGREGATOR.resolve(method.aggregator)
         refused |= getattr(resolved, "refuses", {})
         is_robust = isinstance(resolved, RobustAggregator)
     compressor = COMPRESSOR.resolve(local.compressor)
@@ -125,7 +122,7 @@ def _check_refused(name: str, method: Method) -> None:
         "momentum": (local.momentum, local.momentum, "0"),
         "clip": (local.clip, local.clip, "0"),
         "compress": (is_compressed, local.compressor, "none"),
-        "aggregator": (is_robust, text_of(aggregator), "covered"),
+        "aggregator": (is_robust, text_of(method.aggregator), "covered"),
         "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
         "sam_rho": (local.sam_rho, local.sam_rho, "0"),
     }
@@ -137,9 +134,9 @@ def _check_refused(name: str, method: Method) -> None:
             raise InputError(option, f"it breaks {name}: {reason}", got=value, hint=f"set it to {off}")
 
 
-def _accepts_signs(method: Method) -> bool:
-    aggregator = getattr(method.update, "aggregator", None)
-    return aggregator is not None and AGGREGATOR.resolve(aggregator).accepts_signs
+def _accepts_signs(aggregator: Any) -> bool:
+    """Return True if the aggregator uses only the signs of a delta; False for None. A custom one may lack the field."""
+    return aggregator is not None and getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False)
 
 
 def check_votes(options: MethodOptions, method: Method) -> None:
@@ -148,13 +145,12 @@ def check_votes(options: MethodOptions, method: Method) -> None:
     The aggregated signs are -1 or 1. With the default rate, which suits deltas, a server step would be far too long.
     """
     aggregator = chosen_value(options, "aggregator")
-    if aggregator is None or not getattr(AGGREGATOR.resolve(aggregator), "accepts_signs", False):
+    if not _accepts_signs(aggregator):
         return
     if any(chosen_value(options, name) is not None for name in ("server_lr", "server_optimizer")):
         return
-    own = getattr(find_method(options.method).update, "aggregator", None)
     optimizer = SERVER_OPTIMIZER.resolve(getattr(method.update, "optimizer", None))
-    if isinstance(optimizer, Sgd | Momentum) and not getattr(AGGREGATOR.resolve(own), "accepts_signs", False):
+    if isinstance(optimizer, Sgd | Momentum) and not _accepts_signs(find_method(options.method).aggregator):
         problem = f"aggregator {text_of(aggregator)} returns signs, so that every parameter would change by this value"
         hint = "give --server-lr 0.001, the rate of signsgd, or another rate"
         raise InputError("server_lr", problem, got=optimizer.server_lr, hint=hint)
@@ -172,16 +168,14 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
         raise InputError("method", problem, hint="give another method")
     if not layers:
         return
-    auxiliary = getattr(method.update, "auxiliary", None)
-    aggregator = getattr(method.update, "aggregator", None)
     reason = ""
     if server_shards > 1:
         reason = f"with server_shards {server_shards}, the server updates all layers"
-    elif auxiliary is not None and auxiliary.momentum:
+    elif method.auxiliary is not None and method.auxiliary.momentum:
         reason = f"clients of {name} step along the server's momentum, which is 0 in layers that they do not send"
     elif local.full_gradient:
         reason = f"clients of {name} send a gradient of all layers"
-    elif aggregator is not None and isinstance(AGGREGATOR.resolve(aggregator), LowRank):
+    elif method.aggregator is not None and isinstance(AGGREGATOR.resolve(method.aggregator), LowRank):
         reason = f"the aggregator of {name} needs whole adapters"
     if reason:
         raise InputError("personal_layers", reason, got=", ".join(layers), hint="leave it out")
@@ -196,7 +190,7 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
         return
     for is_on, problem in (
         (method.local.label_masked, f"{name} masks the logits of labels that a client lacks"),
-        (getattr(method.update, "owned_head", False), f"{name} averages the output rows of labels that a client has"),
+        (method.owned_head, f"{name} averages the output rows of labels that a client has"),
         (method.local.algorithm.classifies, f"{name} compares the features of labelled samples"),
         (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels that stand for no class"),
     ):
@@ -247,8 +241,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     if trains_whole:
         if method.schedule.scheduled:
             reasons |= dict.fromkeys(("scheduler", "delay_bound", STALENESS_CLOCK), whole)
-        aggregator = getattr(find_method(experiment.method).update, "aggregator", None)
-        is_mean = isinstance(aggregator, CoverageMean) and not getattr(method.update, "owned_head", False)
+        is_mean = isinstance(find_method(experiment.method).aggregator, CoverageMean) and not method.owned_head
         if is_mean and chosen_value(experiment, "aggregator") in ("covered", "filled"):
             reasons["aggregator"] = whole
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
@@ -273,16 +266,14 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         reasons |= dict.fromkeys(("lr", "lr_schedule", "local.full_rate"), finds)
     elif optimizer.uses_lr == "first step" and lr_unit(method.local.lr_schedule) == LOCAL:
         reasons["lr_schedule"] = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
-    aggregator = getattr(method.update, "aggregator", None)
-    is_vote = aggregator is not None and not AGGREGATOR.resolve(aggregator).weighs
+    is_vote = method.aggregator is not None and not AGGREGATOR.resolve(method.aggregator).weighs
     if is_vote and chosen_value(experiment, "weights") == "samples":
-        reasons["weights"] = f"aggregator {text_of(aggregator)}, for which each client has one vote"
+        reasons["weights"] = f"aggregator {text_of(method.aggregator)}, for which each client has one vote"
     names: dict[str, str] = {}
     for name, why in reasons.items():
         names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)
     # An override with the value False switches a setting off, so it does not count as set.
-    options = {key for key in names if key in Experiment.model_fields}
-    set_options = {key for key in options if getattr(experiment, key) != Experiment.model_fields[key].default}
+    set_options = {key for key in names if key in Experiment.model_fields and experiment.is_set(key)}
     set_paths = {path for path, value in experiment.override.items() if value is not False}
     return {key: why for key, why in names.items() if key in set_options | set_paths}
 

@@ -9,6 +9,7 @@ from fedraa.components.text import describe_component
 from fedraa.composition.overrides import find_path, set_values
 from fedraa.errors import InputError
 from fedraa.server.async_rule import AsyncRule
+from fedraa.server.round_state import RoundState
 from fedraa.server.round_update import Mean
 from fedraa.server.schedule import Rounds, Schedule
 from fedraa.submodels.policies.policy import SubmodelPolicy
@@ -139,9 +140,24 @@ class Method:
         return {axis: describe_component(choice) for axis, choice in self.choices().items()}
 
     @property
+    def auxiliary(self) -> RoundState | None:
+        """The server's state besides the model, such as control variates; None for an asynchronous method."""
+        return getattr(self.update, "auxiliary", None)
+
+    @property
+    def aggregator(self) -> Any:
+        """The aggregator, as a name or an object; None if the server's update has none."""
+        return getattr(self.update, "aggregator", None)
+
+    @property
+    def owned_head(self) -> bool:
+        """True if the server averages an output row only over the clients that hold its label."""
+        return bool(getattr(self.update, "owned_head", False))
+
+    @property
     def cuts(self) -> bool:
         """True if the method must know which units of the model's layers can be removed together."""
-        return self.submodel.cuts or bool(getattr(self.update, "owned_head", False))
+        return self.submodel.cuts or self.owned_head
 
     @property
     def scales_activations(self) -> bool:

@@ -61,8 +61,7 @@ def _check_selection(method: Method) -> None:
 def _check_sent_values(name: str, method: Method) -> None:
     """Raise InputError if clients send other values besides their update."""
     local = method.local
-    auxiliary = getattr(method.update, "auxiliary", None)
-    receives = auxiliary is not None and type(auxiliary).receive is not RoundState.receive
+    receives = method.auxiliary is not None and type(method.auxiliary).receive is not RoundState.receive
     for is_sent, value in (
         (receives, "control variates or other state"),
         (local.full_gradient, "a gradient of all samples"),
@@ -76,7 +75,7 @@ def _check_sent_values(name: str, method: Method) -> None:
     if target_cosine(local.lr_schedule) is not None:
         problem = "clients also send cosines of their steps, which are not clipped"
         raise InputError("lr_schedule", problem, got=local.lr_schedule, hint="give a learning rate, such as --lr 0.05")
-    if getattr(method.update, "owned_head", False):
+    if method.owned_head:
         problem = f"the mean of {name} reveals the labels of each client"
         raise InputError("update.owned_head", problem, got=True, hint="give --override update.owned_head=false")
 

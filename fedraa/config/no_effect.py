@@ -84,6 +84,5 @@ def refuse_without_effect(experiment: Any) -> None:
     Fields that have no effect because of the method, the data or the model are checked later.
     """
     for rule in _RULES:
-        value = getattr(experiment, rule.field)
-        if value != type(experiment).model_fields[rule.field].default and rule.has_no_effect(experiment):
-            raise no_effect_error(rule.field, value, rule.why(experiment), rule.remedy)
+        if experiment.is_set(rule.field) and rule.has_no_effect(experiment):
+            raise no_effect_error(rule.field, getattr(experiment, rule.field), rule.why(experiment), rule.remedy)

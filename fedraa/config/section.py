@@ -47,6 +47,10 @@ class Section(BaseModel):
         """Return the fields that the user may change when a run is resumed."""
         return frozenset().union(*(vars(base).get("MAY_CHANGE", ()) for base in cls.__mro__))
 
+    def is_set(self, name: str) -> bool:
+        """Return True if the value of a field differs from its default."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
     def __init__(self, **values: object) -> None:
         fields = type(self).model_fields
         try:

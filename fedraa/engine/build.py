@@ -283,9 +283,8 @@ def _refuse_options_of_names(options: Section, component: str) -> None:
 
 
 def _refuse_unless_default(options: Section, field: str, beside: str) -> None:
-    value = getattr(options, field)
-    if value != type(options).model_fields[field].default:
-        raise no_effect_error(field, value, beside)
+    if options.is_set(field):
+        raise no_effect_error(field, getattr(options, field), beside)
 
 
 def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:

@@ -30,7 +30,7 @@ from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, FAILURE, MODEL, SEAL, 
 from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
 from fedraa.rundir.partition_file import write_partition
-from fedraa.rundir.profile import PROFILE, Spent
+from fedraa.rundir.profile import PROFILE, ProfileTimes
 from fedraa.rundir.summary import summarise_run
 from fedraa.server.stores.local import Store
 
@@ -208,8 +208,8 @@ class RunSession:
             write_seal(self._directory, {SUMMARY: summary})
             write_text(self._directory / SUMMARY, summary)
 
-    def _measure_times(self) -> Spent:
-        return Spent(
+    def _measure_times(self) -> ProfileTimes:
+        return ProfileTimes(
             wall=self._log.wall,
             count=self._workers,
             server=self._loop.times.server.seconds,

@@ -59,6 +59,17 @@ class MetricSpec:
         return {name: value for name, value in asdict(self).items() if name != "own"}
 
 
+def metric_heading(name: str) -> str:
+    """Return the name of a metric as users see it, with spaces for underscores."""
+    return name.replace("_", " ")
+
+
+def metric_title(name: str) -> str:
+    """Return the name of a metric as the beginning of a title or a sentence, with a capital letter."""
+    heading = metric_heading(name)
+    return heading[0].upper() + heading[1:]
+
+
 def read_metric_spec(config: Mapping[str, Any]) -> MetricSpec:
     """Return the metrics of a run from its config.json, by default those of classification."""
     resolved = config["resolved"]

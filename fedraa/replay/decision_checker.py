@@ -41,7 +41,7 @@ class Checker(ABC, Generic[Ledger]):
 
     def dispatch(self, line: Line) -> None:
         """Check the client and the fragment of a new task, and its costs if they can be computed."""
-        decision = self._assign_task(line, self.clock.next_client(line), self._uncheckable_fragment(line))
+        decision = self._assign_task(line, self.clock.next_client(line), self._logged_fragment(line))
         costs = None
         if self._rules.costs_known:
             widths = self._rules.resolved.fragments[self.ledger.index(decision.fragment)]
@@ -86,10 +86,11 @@ class Checker(ABC, Generic[Ledger]):
     def _assign_task(self, line: Line, client: int, fragment: int | None) -> Dispatch:
         """Return the ledger's decision for the client. The ledger chooses the fragment if `fragment` is None."""
 
-    def _uncheckable_fragment(self, line: Line) -> int | None:
-        """Return the fragment in the log line if a custom scheduler chose it, or None if the ledger can compute it.
+    def _logged_fragment(self, line: Line) -> int | None:
+        """Return the fragment of a task if the ledger cannot choose it; None if the ledger chooses it.
 
-        Without a scheduler, return the number of the drawn submodel, or 0 if the method sends the whole model.
+        The fragment is the one in the log line if a custom scheduler chose it or if it is a sampled submodel. It is 0
+        if the method sends the whole model.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0
@@ -161,7 +162,7 @@ class AsyncChecker(Checker[AsyncLedger]):
 
     def _observe_duration(self, line: Line, task: LoggedTask) -> None:
         """Update the cost estimates with a task's duration. A client's first task is slower, so it does not count."""
-        real = training_time(self.clock.now - task.started, task.cost, line.at_least("waited", 0))
+        real = training_time(self.clock.now - task.started, task.logged_cost, line.at_least("waited", 0))
         seconds = line.at_least("seconds", 0)
         decision = task.decision
         if decision.turn == 0:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from fedraa.engine.resume_guard import first_difference, pinned_settings
 from fedraa.errors import Damaged, Inconsistent
 from fedraa.reading import open_regular_file, read_regular_file
+from fedraa.replay.resolved import FrozenBase
 from fedraa.rundir.checkpoint import ASKED, newest_first, read_head
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SUMMARY
@@ -57,17 +57,14 @@ def check_summary(directory: Path, time_to_target: float | None) -> None:
             raise Inconsistent(f"{SUMMARY} {key}", got=summary[key], expected=f"{value!r}, as in {EVENTS}")
 
 
-def check_model(
-    directory: Path, tensors: list[str], expected: str, base: str | None = None, changed: Sequence[str] = ()
-) -> None:
+def check_model(directory: Path, tensors: list[str], expected: str, base: FrozenBase | None) -> None:
     """Check the SHA-256 of the float32 parameters, in the order of their names, against the log.
 
     Args:
         directory: The run directory.
         tensors: The names of the parameters.
         expected: The digest in the log.
-        base: The digest of the frozen parameters in config.json; None if no parameters are frozen.
-        changed: The buffers that training changes. They are not part of `base`.
+        base: The frozen parameters in config.json; None if no parameters are frozen.
     """
     try:
         with open_regular_file(directory / MODEL) as stream:
@@ -82,7 +79,7 @@ def check_model(
         raise Inconsistent(f"{MODEL} model_sha256", problem, got=digest, expected=f"{expected}, as in {EVENTS}")
     if base is None:
         return
-    base_digest = base_sha256(state, tensors, changed)
-    if base_digest != base:
+    base_digest = base_sha256(state, tensors, base.changed)
+    if base_digest != base.sha256:
         problem = "the frozen base has another digest than in the configuration"
-        raise Inconsistent(f"{MODEL} base", problem, got=base_digest, expected=f"{base}, as in {CONFIG}")
+        raise Inconsistent(f"{MODEL} base", problem, got=base_digest, expected=f"{base.sha256}, as in {CONFIG}")

@@ -12,7 +12,10 @@ from fedraa.rundir.file_names import EVENTS
 
 @dataclass(frozen=True)
 class Line:
-    """An event in the log, with its line `number` from 1."""
+    """An event in the log, with its line `number` from 1.
+
+    The methods that read a field raise Inconsistent if the field is missing or has a wrong value.
+    """
 
     number: int
     fields: Mapping[str, object]
@@ -73,7 +76,10 @@ class Line:
 
 
 def read_lines(directory: Path) -> Iterator[Line]:
-    """Yield the lines of a run's log, which must be numbered without gaps."""
+    """Yield the lines of a run's log.
+
+    Raises Inconsistent if a line is no JSON object, or if the lines are not numbered without gaps.
+    """
     with (directory / EVENTS).open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, 1):
             fields = parse_object(text)

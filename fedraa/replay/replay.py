@@ -76,11 +76,7 @@ def _check_run(directory: Path) -> str:
         return f"{directory}: consistent so far, but the run has not ended ({counts})."
     digest = str(end["model_sha256"])
     check_summary(directory, evaluations.reached)
-    base = rules.resolved.base
-    if base is None:
-        check_model(directory, rules.resolved.tensors, digest)
-    else:
-        check_model(directory, rules.resolved.tensors, digest, base.sha256, base.changed)
+    check_model(directory, rules.resolved.tensors, digest, rules.resolved.base)
     check_checkpoints(directory)
     check_seal(directory)
     checked = (

@@ -10,8 +10,11 @@ from fedraa.devices.fleet import Power
 from fedraa.devices.link_traces import DescribedRow
 from fedraa.numbers import Count
 from fedraa.objectives import MetricSpec
-from fedraa.rundir.packed_columns import unpack_column as unpacked
+from fedraa.rundir.packed_columns import unpack_column
 from fedraa.submodels.cost import Cost
+
+# An entry per client. None stands for infinity.
+Column = Annotated[list[float | None], BeforeValidator(unpack_column)]
 
 
 class _Shape(BaseModel):
@@ -29,29 +32,34 @@ class _Stem(BaseModel):
     server_flops: float = 0.0
 
 
-class _Base(BaseModel):
+class FrozenBase(BaseModel):
+    """The parameters that no task trains.
+
+    Attributes:
+        parameters: The number of parameters.
+        sha256: The digest of `fedraa.rundir.frozen_base.base_sha256`.
+        changed: The buffers that training changes. They are not part of the digest.
+    """
+
     parameters: int
     sha256: str
     changed: list[str] = []
 
 
 class Resolved(BaseModel):
-    """The section `resolved` of config.json: values of the data set and the model, and defaults.
+    """The section `resolved` of config.json: values of the data set and the model, and defaults."""
 
-    Lists such as `compute` have one entry per client, with None for infinity.
-    """
-
-    samples: Annotated[list[int], BeforeValidator(unpacked)]
-    compute: Annotated[list[float | None], BeforeValidator(unpacked)]
-    downlink: Annotated[list[float | None], BeforeValidator(unpacked)]
-    uplink: Annotated[list[float | None], BeforeValidator(unpacked)]
-    latency: Annotated[list[float | None], BeforeValidator(unpacked)]
-    memory: Annotated[list[float | None], BeforeValidator(unpacked)]
-    watts: dict[Power, Annotated[list[float | None], BeforeValidator(unpacked)]] = {}
+    samples: Annotated[list[int], BeforeValidator(unpack_column)]
+    compute: Column
+    downlink: Column
+    uplink: Column
+    latency: Column
+    memory: Column
+    watts: dict[Power, Column] = {}
     links: list[DescribedRow] = []
     tensors: list[str]
     parameters: int
-    base: _Base | None = None
+    base: FrozenBase | None = None
     shared: int
     groups: dict[str, int]
     fragments: list[Widths]

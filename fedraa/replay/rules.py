@@ -96,9 +96,9 @@ class Rules:
             name = ".".join(map(str, first["loc"]))
             raise InputError(f"{place}: {name}", got=first["input"], expected=expected_text(first)) from None
         _check_devices(path, described.resolved)
-        for choice in AXES:
-            if choice not in described.method:
-                raise InputError(f"{place}: method.{choice}", "it is missing")
+        for axis in AXES:
+            if axis not in described.method:
+                raise InputError(f"{place}: method.{axis}", "it is missing")
         try:
             experiment = Experiment(**described.experiment)
         except ValueError as error:
@@ -164,6 +164,7 @@ class Rules:
 
     @cached_property
     def costs(self) -> CostModel:
+        """The costs of tasks. Raises InputError if config.json has values of local training that no run has."""
         columns = _device_columns(self.resolved)
         watts: dict[str, Floats] = {name: columns.pop(name) for name in self.resolved.watts}
         local = {name: value for name, value in self.method["local"].items() if name != "kind"}
@@ -235,12 +236,9 @@ class Rules:
             steps,
         )
 
-    def is_custom(self, choice: str, value: str) -> bool:
-        """Return True if the field `value` in the part `choice` of the method is a custom component.
-
-        An example is the field `scheduler` in the part `schedule`.
-        """
-        return is_foreign(self.method[choice].get(value))
+    def is_custom(self, axis: str, field: str) -> bool:
+        """Return True if a field of the method, such as `schedule` and `scheduler`, is a custom component."""
+        return is_foreign(self.method[axis].get(field))
 
     @property
     def custom_components(self) -> list[str]:

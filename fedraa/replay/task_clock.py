@@ -16,18 +16,22 @@ from fedraa.server.tasks import lost_flops
 class LoggedTask:
     """A task in flight, from `started` to `due` on the run's clock.
 
-    `costs` are the computed costs, or None if they cannot be computed. `cost` is the logged cost.
+    Attributes:
+        costs: The costs that the replay computed; None if they cannot be computed.
+        logged_cost: The cost in the `dispatch` line.
     """
 
     decision: Dispatch
     started: float
     due: float
     costs: TaskCosts | None
-    cost: float = 0.0
+    logged_cost: float
 
 
 class TaskClock:
     """A check of the times of tasks, and the queue of clients that wait for a task.
+
+    The methods raise Inconsistent if a line contradicts the rules.
 
     Args:
         rules: The rules of the run.
@@ -143,7 +147,7 @@ class TaskClock:
         line.expect_value("fragment", task.decision.fragment)
         line.at_least("flops", 0)
         if task.costs is not None:
-            line.expect_value("flops", lost_flops(task.costs.flops, task.cost, self.now - task.started))
+            line.expect_value("flops", lost_flops(task.costs.flops, task.logged_cost, self.now - task.started))
         self._due.discard(task.decision.task)
         return task
 

@@ -9,7 +9,7 @@ from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.settings.resolve import drop_unused_options
-from fedraa.settings.terms import Tuned, check_schedules, on_terms
+from fedraa.settings.terms import TunedValues, check_schedules, on_terms
 
 DEFAULT_TIME = 20.0
 
@@ -45,7 +45,7 @@ def make_experiments(
     seeds: Sequence[int],
     experiment: Experiment,
     terms: str | None = None,
-    tuned: Tuned | None = None,
+    tuned: TunedValues | None = None,
 ) -> list[Experiment]:
     """Return an experiment per method and seed.
 
@@ -64,9 +64,8 @@ def make_experiments(
     seeds = as_tuple("seeds", seeds, "range(3)")
     check_nonempty_and_unique(methods=methods, seeds=seeds)
     for field, plural in (("method", "methods"), ("seed", "seeds")):
-        value = getattr(experiment, field)
-        if value != Experiment.model_fields[field].default:
-            raise InputError(field, got=value, hint=f"name the {plural} to compare in `{plural}`")
+        if experiment.is_set(field):
+            raise InputError(field, got=getattr(experiment, field), hint=f"name the {plural} to compare in `{plural}`")
     for method in methods:
         find_method(method)
     if experiment.updates is experiment.rounds is experiment.time is None:

@@ -9,9 +9,9 @@ from fedraa.data import Federated
 
 Counts = npt.NDArray[np.int64]
 
-# Maximum number of clients in the picture.
-MOST_ROWS = 60
-MOST_LABELS = 60
+# Maximum numbers of clients and of labels in the picture.
+MAX_CLIENTS = 60
+MAX_LABELS = 60
 
 
 def label_counts(data: Federated) -> Counts | None:
@@ -34,31 +34,28 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
         folder: The folder of the picture.
         title: The title of the picture.
     """
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    import matplotlib.pyplot as plt
+    # matplotlib is slow to import.
+    from matplotlib.figure import Figure
 
     counts = label_counts(data)
     sizes = data.sizes
     chosen = np.arange(len(sizes))
-    # If there are too many clients, they are sorted by size, and the picture shows MOST_ROWS evenly spaced ones.
-    if len(sizes) > MOST_ROWS:
+    # If there are too many clients, they are sorted by size, and the picture shows MAX_CLIENTS evenly spaced ones.
+    if len(sizes) > MAX_CLIENTS:
         by_size = np.argsort(-sizes, kind="stable")
-        chosen = by_size[np.linspace(0, len(sizes) - 1, MOST_ROWS).astype(np.int64)]
+        chosen = by_size[np.linspace(0, len(sizes) - 1, MAX_CLIENTS).astype(np.int64)]
     names = [_short_name(data, client) for client in chosen.tolist()]
     height = 1.6 + 0.2 * len(chosen)
     if counts is None:
-        figure, left = plt.subplots(figsize=(6, height), layout="constrained")
-        right = left
+        figure = Figure(figsize=(6, height), layout="constrained")
+        left = right = figure.subplots()
     else:
-        figure, (left, right) = plt.subplots(
-            1, 2, figsize=(8, height), sharey=True, width_ratios=(3, 1), layout="constrained"
-        )
+        figure = Figure(figsize=(8, height), layout="constrained")
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 1))
         shares = counts[chosen] / np.maximum(1, sizes[chosen, None])
-        if shares.shape[1] > MOST_LABELS:
-            shares = shares[:, np.argsort(-counts.sum(axis=0), kind="stable")[:MOST_LABELS]]
-            left.set_xlabel(f"the {MOST_LABELS} most frequent of {counts.shape[1]} labels")
+        if shares.shape[1] > MAX_LABELS:
+            shares = shares[:, np.argsort(-counts.sum(axis=0), kind="stable")[:MAX_LABELS]]
+            left.set_xlabel(f"the {MAX_LABELS} most frequent of {counts.shape[1]} labels")
         else:
             left.set_xlabel("label")
         image = left.imshow(shares, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
@@ -70,13 +67,12 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
     left.set_yticks(range(len(chosen)), names, fontsize=7)
     left.set_ylabel("client")
     if len(chosen) < len(sizes):
-        left.set_ylabel(f"client, {MOST_ROWS} of {len(sizes)} by size")
+        left.set_ylabel(f"client, {MAX_CLIENTS} of {len(sizes)} by size")
     left.set_ylim(len(chosen) - 0.5, -0.5)
     figure.suptitle(title)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "clients.png"
     figure.savefig(path, dpi=120)
-    plt.close(figure)
     return path
 
 

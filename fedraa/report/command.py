@@ -23,7 +23,7 @@ def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
     values = {
         name: value
         for name, value in experiment.model_dump(mode="json").items()
-        if name not in OutputOptions.model_fields and getattr(experiment, name) != Experiment.model_fields[name].default
+        if name not in OutputOptions.model_fields and experiment.is_set(name)
     }
     untypable = [name for name in values if name in objects or not _can_be_typed(name, values[name])]
     untypable += [name for name in objects if name not in values]

@@ -10,16 +10,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from fedraa.messages import Floats
+from fedraa.objectives.metric_spec import metric_heading, metric_title
 from fedraa.report.runs import Group, runs_of
 from fedraa.report.statistics import bounds_of, confidence_interval
 from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
 
 # With fewer seeds, a band reaches from the smallest to the largest value. With more, it is a confidence interval.
-FEWEST = 3
+MIN_SEEDS_FOR_INTERVAL = 3
 # A line with more evaluations has no dots, because they would hide the line.
-MOST_MARKS = 60
-# The x axis is logarithmic if the longest line is at least LOG_FROM times as long as the shortest.
-LOG_FROM = 10
+MAX_MARKS = 60
+# The x axis is logarithmic if the longest line is more than this number of times as long as the shortest.
+MIN_LOG_RATIO = 10
 
 
 def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
@@ -30,8 +31,8 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     clock = groups[0].first.options["clock"]
     metric_spec = groups[0].first.metric_spec
     main = metric_spec.main
-    label = main.replace("_", " ")
-    title = label[0].upper() + label[1:]
+    label = metric_heading(main)
+    title = metric_title(main)
     extreme = "lowest" if metric_spec.better(main) == "max" else "highest"
     about_bytes = "Bytes down and up of all tasks committed so far. This compares methods at equal traffic."
     about_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
@@ -51,7 +52,7 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
     """Return a plot of column `y` over column `x` of the evaluations, with one line per group."""
     figure, axes = new_figure(3.4)
     ends = [_last_place(group, x) for group in groups]
-    log = max(ends) > LOG_FROM * min(ends) > 0
+    log = max(ends) > MIN_LOG_RATIO * min(ends) > 0
     # With many groups the bands overlap, so they must be faint.
     faint = min(0.18, 1 / len(groups))
     for i, group in enumerate(groups):
@@ -82,10 +83,10 @@ def _last_place(group: Group, x: str) -> float:
 def _mark_evaluations(axes: Axes, group: Group, x: str, y: str, *, color: str) -> None:
     """Draw a dot per evaluation of each seed.
 
-    A run with more than `MOST_MARKS` evaluations gets no dots, because they would hide the line.
+    A run with more than `MAX_MARKS` evaluations gets no dots, because they would hide the line.
     """
     for run in group.runs:
-        if len(run.evals) <= MOST_MARKS:
+        if len(run.evals) <= MAX_MARKS:
             axes.plot(run.evals[x], run.evals[y], color=color, marker=".", markersize=3, linestyle="", alpha=0.5)
 
 
@@ -110,7 +111,7 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
     at = at[(at >= first) & (at <= last)]
     values = np.stack([hold_last(at, frame[x], frame[y]) for frame in frames])
     mean = values.mean(axis=0)
-    if len(frames) < FEWEST:
+    if len(frames) < MIN_SEEDS_FOR_INTERVAL:
         return at, mean, values.min(axis=0), values.max(axis=0)
     metric_spec = group.first.metric_spec
     bounds = bounds_of(values.ravel(), metric_spec.better(y))
@@ -120,14 +121,14 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
 
 
 def hold_last(at: Floats, times: pd.Series, values: pd.Series) -> Floats:
-    """Return the value of the last evaluation at or before each position.
+    """Return the value of the last evaluation at or before each position [K].
 
     Positions before the first evaluation get the first value.
 
     Args:
-        at: The positions.
-        times: The ascending positions of the evaluations.
-        values: The values of the evaluations.
+        at: The positions [K].
+        times: The ascending positions of the evaluations [E].
+        values: The values of the evaluations [E].
     """
     last = np.searchsorted(times.to_numpy(float), at, side="right") - 1
     return values.to_numpy(float)[np.maximum(last, 0)]

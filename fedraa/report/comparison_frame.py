@@ -20,25 +20,25 @@ class Comparison(pd.DataFrame):
     """
 
     # Pandas requires a list here. Ruff would require a tuple.
-    _metadata = ["folder", "picture", "figure"]  # noqa: RUF012
+    _metadata = ["folder", "picture", "main_metric"]  # noqa: RUF012
     folder: Path
     picture: str
-    figure: str
+    main_metric: str
 
     @classmethod
-    def of(cls, frame: pd.DataFrame, folder: Path, picture: str, figure: str) -> "Comparison":
+    def of(cls, frame: pd.DataFrame, folder: Path, picture: str, main_metric: str) -> "Comparison":
         """Return the table as a Comparison.
 
         Args:
             frame: The table with one row per run.
             folder: The folder of the runs and of the plot's file.
             picture: The name of the plot's file.
-            figure: The column with the main metric.
+            main_metric: The column with the main metric.
         """
         comparison = cls(frame)
         comparison.folder = folder
         comparison.picture = picture
-        comparison.figure = figure
+        comparison.main_metric = main_metric
         return comparison
 
     @property
@@ -55,8 +55,8 @@ class Comparison(pd.DataFrame):
         paragraphs = "".join(f"<p>{escape(text)}</p>" for text in self.words)
         plain = pd.DataFrame(self)
         groups = plain.groupby("method", sort=False)
-        columns = [name for name in (self.figure, *SUMMARISED) if name in plain.columns]
+        columns = [name for name in (self.main_metric, *SUMMARISED) if name in plain.columns]
         table = groups[columns].mean().assign(seeds=groups.size()).to_html(float_format="{:.4g}".format)
         png = base64.b64encode((self.folder / self.picture).read_bytes()).decode()
-        title = escape(f"{self.figure} over time")
+        title = escape(f"{self.main_metric} over time")
         return f'{paragraphs}{table}<img alt="{title}" style="max-width: 100%" src="data:image/png;base64,{png}">'

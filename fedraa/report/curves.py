@@ -10,12 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedraa.messages import Floats
+from fedraa.objectives.metric_spec import metric_heading
 from fedraa.report.comparison import hold_last
-from fedraa.report.theme import limit_axis_to_fractions
+from fedraa.report.theme import PALETTE, STYLES, limit_axis_to_fractions
 
-# Colour-blind readers can distinguish the palette of Okabe and Ito. Its yellow is omitted, because it is too faint.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-STYLES = ("-", "--", ":", "-.")
 # Minimum distance of two labels, as a fraction of the axis.
 LABEL_GAP = 0.045
 
@@ -26,8 +24,8 @@ def plot_curves(
     *,
     title: str,
     clock: str,
-    target: float | None = None,
-    column: str = "accuracy",
+    target: float | None,
+    column: str,
 ) -> None:
     """Draw the metric `column` over the run's clock into the file `path`.
 
@@ -66,7 +64,7 @@ def plot_curves(
         axes.annotate(f"target {target:g}", (0, target), (4, 3), textcoords="offset points", color="0.35", fontsize=8)
     _label_lines(axes, ends)
     axes.set_xlabel(f"{clock} time")
-    axes.set_ylabel(f"test {column.replace('_', ' ')}")
+    axes.set_ylabel(f"test {metric_heading(column)}")
     axes.set_title(title, loc="left", fontsize=10)
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)

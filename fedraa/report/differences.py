@@ -11,7 +11,8 @@ from fedraa.config.experiment import Experiment
 from fedraa.report.runs import value_text
 from fedraa.settings.resolve import resolve_method
 
-AXES = ("local", "update", "submodel", "schedule")
+# The axes of a method in the order of the table.
+ROW_ORDER = ("local", "update", "submodel", "schedule")
 COLUMNS = ("setting", "value", "methods")
 
 
@@ -72,6 +73,6 @@ def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) ->
 
 
 def _sort_key(name: str) -> tuple[int, bool]:
-    """Return a key that sorts names of settings in the order of `AXES`, each component before its own settings."""
+    """Return a key that sorts names of settings in the order of `ROW_ORDER`, each component before its own settings."""
     axis = name.partition(".")[0]
-    return AXES.index(axis), "." in name
+    return ROW_ORDER.index(axis), "." in name

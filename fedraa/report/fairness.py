@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from fedraa.messages import Floats
+from fedraa.objectives.metric_spec import metric_heading, metric_title
 from fedraa.report.runs import Group, Run
 from fedraa.report.tables import NONE, Cell, Table
 from fedraa.report.theme import new_figure
@@ -50,7 +51,6 @@ def last_results(run: Run) -> pd.DataFrame:
 def fairness_tables(groups: Sequence[Group]) -> list[Table]:
     """Return a table with a row for each run that has clients.csv; an empty list if no run has it."""
     main = groups[0].first.metric_spec.main
-    metric = main.replace("_", " ")
     columns = (
         *("method", "seed", "step", "clients", "Jain's index"),
         *(f"{percent} %" for percent in PERCENTILES),
@@ -59,7 +59,7 @@ def fairness_tables(groups: Sequence[Group]) -> list[Table]:
     rows = [*chain.from_iterable(map(_run_rows, groups))]
     if not rows:
         return []
-    note = NOTE.format(metric=metric[0].upper() + metric[1:])
+    note = NOTE.format(metric=metric_title(main))
     frame = pd.DataFrame([[cell.value for cell in row] for row in rows], columns=list(columns))
     return [Table("fairness", "Fairness between clients", note, columns, tuple(rows), frame)]
 
@@ -98,7 +98,7 @@ def _client_name(results: pd.DataFrame, row: int) -> str:
 
 def distribution_caption(run: Run) -> str:
     """Return the caption of the plot of a metric's distribution over clients."""
-    return CAPTION.format(metric=run.metric_spec.main.replace("_", " "))
+    return CAPTION.format(metric=metric_heading(run.metric_spec.main))
 
 
 def draw_distribution(run: Run) -> Figure:
@@ -109,6 +109,6 @@ def draw_distribution(run: Run) -> Figure:
     axes.axvline(float(np.median(values)), color="C1", linestyle="--")
     axes.set_ylim(0, 1.02)
     axes.yaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_xlabel(f"{run.metric_spec.main.replace('_', ' ')} of a client")
+    axes.set_xlabel(f"{metric_heading(run.metric_spec.main)} of a client")
     axes.set_ylabel("clients")
     return figure

@@ -8,7 +8,7 @@ from matplotlib.ticker import MaxNLocator
 from mpl_toolkits.mplot3d import Axes3D
 
 from fedraa.report.landscape import RHO, Surface
-from fedraa.report.theme import SEQUENTIAL, WIDTH, Picture, new_figure
+from fedraa.report.theme import SEQUENTIAL, WIDTH_INCHES, Picture, new_figure
 
 AROUND = (
     "Mean cross-entropy on {} test samples around the final model, in two random directions. A step of 1 has the "
@@ -49,7 +49,7 @@ def _draw_contour(surface: Surface) -> Figure:
 
 
 def _draw_relief(surface: Surface) -> Figure:
-    figure = Figure(figsize=(WIDTH, 3.6))
+    figure = Figure(figsize=(WIDTH_INCHES, 3.6))
     axes = figure.add_axes((0.0, 0.06, 0.92, 0.94), projection="3d")
     across, along = np.meshgrid(surface.x, surface.y)
     assert isinstance(axes, Axes3D)

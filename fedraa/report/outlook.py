@@ -3,15 +3,17 @@
 from fedraa.engine.forecast import Forecast, dry_run
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.numbers import format_count
+from fedraa.objectives.metric_spec import metric_heading
 from fedraa.replay.rules import Rules
 from fedraa.report.runs import Run
 from fedraa.report.verdict import still_improves, untrained_fraction
-from fedraa.rundir.failures import describe_clients
+from fedraa.rundir.failures import describe_clients, retried_clients
 
 # A larger run gets no prediction, because its dry run (a simulation without training) would take too long.
-MOST_STEPS, MOST_CLIENTS = 20_000, 10_000
+MAX_STEPS = 20_000
+MAX_CLIENTS = 10_000
 # A time within this fraction of the predicted time counts as equal.
-CLOSE = 0.02
+TIME_TOLERANCE = 0.02
 
 
 def compare_with_plan(run: Run) -> str:
@@ -32,7 +34,7 @@ def _describe_end(run: Run) -> str:
     main = run.metric_spec.main
     best = run.metric_spec.best(run.evals[main])
     last = float(run.evals[main].iloc[-1])
-    result = f"{main.replace('_', ' ')} {last:.4f}"
+    result = f"{metric_heading(main)} {last:.4f}"
     if best != last:
         result += f" (best {best:.4f})"
     reason = str(run.summary["reason"])
@@ -55,18 +57,18 @@ def _describe_time(run: Run) -> str:
 
     If no dry run is possible, the sentences compare the tasks' times with their costs.
     """
-    done = run.tasks[run.tasks["done"]]
+    done = run.done_tasks
     predicted = forecast_run(run)
     if predicted is None:
         if done.empty or not done["cost"].sum():
             return ""
         ratio = float((done["end"] - done["start"]).sum() / done["cost"].sum())
-        if abs(ratio - 1) < CLOSE:
+        if abs(ratio - 1) < TIME_TOLERANCE:
             return "Its tasks took the time that their costs predict."
         return f"Its tasks took {ratio:.3g} times the time that their costs predict."
     ratio = float(done["end"].max()) / predicted.time
     duration = "It took the predicted time"
-    if abs(ratio - 1) >= CLOSE:
+    if abs(ratio - 1) >= TIME_TOLERANCE:
         duration = f"It took {ratio:.2f} times the predicted time of {predicted.time:.4g}"
     actual = (f"{run.summary['staleness_mean']:.2f}", str(run.summary["staleness_max"]))
     expected = (f"{predicted.staleness_mean:.2f}", str(predicted.staleness_max))
@@ -83,7 +85,7 @@ def forecast_run(run: Run) -> Forecast | None:
     """
     steps = int(run.summary["steps"])
     schedule = run.config["method"]["schedule"]
-    if schedule["kind"] != "AsyncSchedule" or not 0 < steps <= MOST_STEPS or run.clients > MOST_CLIENTS:
+    if schedule["kind"] != "AsyncSchedule" or not 0 < steps <= MAX_STEPS or run.clients > MAX_CLIENTS:
         return None
     # Every value of `next_client` except `uniform` selects clients by losses or durations, which a dry run lacks.
     if schedule.get("next_client", "uniform") != "uniform":
@@ -118,11 +120,11 @@ def _describe_idle_time(run: Run) -> str:
 
 def _describe_delay_bound(run: Run) -> str:
     """Return a sentence that compares the longest task with the scheduler's delay bound."""
-    done = run.tasks[run.tasks["done"]]
+    done = run.done_tasks
     if run.config["method"]["schedule"].get("scheduler") != "gre-raa" or done.empty:
         return ""
     rules = Rules.read(run.directory)
-    if not rules.costs_known or run.clients > MOST_CLIENTS:
+    if not rules.costs_known or run.clients > MAX_CLIENTS:
         return ""
     longest = float((done["end"] - done["start"]).max())
     bound = rules.planner().bound
@@ -135,13 +137,12 @@ def _describe_failures(run: Run) -> str:
     """Return sentences about failed clients, with the reasons, and about faults."""
     quarantined = run.summary["quarantined"]
     faults = run.summary["faults"]
-    numbers = {entry["client"] for entry in quarantined}
-    dropped = [entry for entry in run.summary["dropped_clients"] if entry["client"] not in numbers]
+    retried = retried_clients(run.summary)
     sentences = []
     if quarantined:
         sentences.append(f"Quarantined: {'; '.join(describe_clients(quarantined))}.")
-    if dropped:
-        sentences.append(f"Clients with dropped tasks: {'; '.join(describe_clients(dropped))}.")
+    if retried:
+        sentences.append(f"Clients with dropped tasks: {'; '.join(describe_clients(retried))}.")
     if faults:
         sentences.append(f"The run handled {format_count(faults, 'fault')} of workers.")
     return " ".join(sentences)

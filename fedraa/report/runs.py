@@ -19,6 +19,7 @@ from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, PARTITION, SUMMARY
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.partition_file import read_partition
+from fedraa.rundir.status import runs_below
 from fedraa.rundir.summary import summarise_unfinished
 from fedraa.rundir.task_timeline import TaskTimeline, read_timeline
 
@@ -27,7 +28,7 @@ PER_RUN = {"seed", "out", "quiet", "address"}
 # The files that a report shows.
 SHOWN = (CONFIG, EVENTS, EVALS, SUMMARY, CLIENTS)
 # Maximum number of characters of a label in a legend.
-LABEL = 40
+MAX_LABEL_CHARACTERS = 40
 
 
 class Run:
@@ -99,6 +100,11 @@ class Run:
         """One row per task. For an unfinished task, the column `end` has the time at which the run ended."""
         tasks = self.timeline.tasks()
         return tasks.fillna({"end": self.end})
+
+    @property
+    def done_tasks(self) -> pd.DataFrame:
+        """The rows of `tasks` whose updates were applied."""
+        return self.tasks[self.tasks["done"]]
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -203,7 +209,7 @@ def _label_runs(runs: Sequence[Run]) -> list[str]:
         alike = [other for other in runs if other.method == run.method]
         options = differing_options(alike)
         names = [_method_with_options(other, options) for other in alike]
-        if max(map(len, names)) > LABEL:
+        if max(map(len, names)) > MAX_LABEL_CHARACTERS:
             names = [run.method] * len(alike)
         place = alike.index(run)
         label = names[place]
@@ -247,4 +253,4 @@ def _find_runs(directory: Path) -> list[Path]:
     """
     if (directory / CONFIG).is_file():
         return [directory]
-    return sorted(path.parent for path in directory.glob(f"*/{CONFIG}")) or [directory]
+    return runs_below(directory) or [directory]

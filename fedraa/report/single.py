@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from fedraa.objectives.metric_spec import metric_heading, metric_title
 from fedraa.report.fairness import distribution_caption, draw_distribution, last_results
 from fedraa.report.runs import Run
 from fedraa.report.theme import SEQUENTIAL, Picture, draw_legend, is_fraction, limit_axis_to_fractions, new_figure
@@ -18,9 +19,7 @@ from fedraa.report.timeline import (
     time_use_caption,
     timeline_caption,
 )
-
-# Maximum number of bars of a histogram.
-BARS = 40
+from fedraa.rundir.task_timeline import staleness_histogram
 
 STALENESS = (
     "Commits by staleness, the number of updates of a fragment between dispatch and commit. The line is the mean."
@@ -37,15 +36,16 @@ def run_pictures(run: Run, name: str) -> list[Picture]:
     """Return the plots for which the run has data. Each plot's file name begins with `name`."""
     fragments = run.tasks["fragment"].nunique()
     rounds = len(run.rounds)
-    commits = bool(run.tasks["done"].any())
+    commits = not run.done_tasks.empty
+    metric = metric_heading(run.metric_spec.main)
     shown: list[tuple[bool, str, str, str, Callable[[Run], Figure]]] = [
         (True, "timeline", "Tasks over time", timeline_caption(run), draw_timeline),
         (True, "time-use", "Time breakdown", time_use_caption(run), draw_time_use),
-        (True, "clients", f"Client {run.metric_spec.main.replace('_', ' ')}", clients_caption(run), draw_client_metric),
+        (True, "clients", f"Client {metric}", clients_caption(run), draw_client_metric),
         (
             not last_results(run).empty,
             "fairness",
-            f"Clients by {run.metric_spec.main.replace('_', ' ')}",
+            f"Clients by {metric}",
             distribution_caption(run),
             draw_distribution,
         ),
@@ -70,10 +70,8 @@ def run_pictures(run: Run, name: str) -> list[Picture]:
 def draw_staleness(run: Run) -> Figure:
     """Return a histogram of the staleness of all commits."""
     figure, axes = new_figure(2.8)
-    values = run.tasks.loc[run.tasks["done"], "staleness"].to_numpy(int)
-    # The width of a bar is a whole number of staleness values.
-    width = -(-(values.max() + 1) // BARS)
-    counts = np.bincount(values // width)
+    values = run.done_tasks["staleness"].to_numpy(int)
+    width, counts = staleness_histogram(values)
     axes.bar(np.arange(len(counts)) * width + (width - 1) / 2, counts, color="C0", width=0.8 * width)
     axes.axvline(values.mean(), color="C1", linestyle="--", label=f"mean {values.mean():.2f}")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -87,7 +85,7 @@ def draw_staleness(run: Run) -> Figure:
 def draw_updates(run: Run) -> Figure:
     """Return a bar chart of the commits per fragment."""
     figure, axes = new_figure(2.8)
-    counts = run.tasks.loc[run.tasks["done"], "fragment"].value_counts().sort_index()
+    counts = run.done_tasks["fragment"].value_counts().sort_index()
     bars = axes.bar(counts.index.astype(str), counts, color="C0", width=0.7)
     if len(counts) <= 12:
         axes.bar_label(bars, padding=2, fontsize=9)
@@ -103,8 +101,7 @@ def draw_updates(run: Run) -> Figure:
 def draw_commit_heat_map(run: Run) -> Figure:
     """Return a heat map of the commits per client and fragment."""
     shown = select_clients(run.clients)
-    done = run.tasks[run.tasks["done"]]
-    counts = done.groupby(["client", "fragment"]).size().unstack(fill_value=0).reindex(shown, fill_value=0)
+    counts = run.done_tasks.groupby(["client", "fragment"]).size().unstack(fill_value=0).reindex(shown, fill_value=0)
     figure, axes = new_figure(1.7 + 0.11 * max(len(shown), 15))
     image = axes.imshow(counts, aspect="auto", cmap=SEQUENTIAL, interpolation="nearest", vmin=0)
     figure.colorbar(image, ax=axes, label="commits", pad=0.02, ticks=MaxNLocator(integer=True))
@@ -141,10 +138,9 @@ def draw_coverage(run: Run) -> Figure:
 
 def clients_caption(run: Run) -> str:
     """Return the caption of the plot of the main metric over clients."""
-    metric = run.metric_spec.main.replace("_", " ")
     return (
-        f"{metric[0].upper()}{metric[1:]} of the full model on each client's test data: the mean over clients, one "
-        "standard deviation around it, and the worst client."
+        f"{metric_title(run.metric_spec.main)} of the full model on each client's test data: the mean over clients, "
+        "one standard deviation around it, and the worst client."
     )
 
 
@@ -162,6 +158,6 @@ def draw_client_metric(run: Run) -> Figure:
     limit_axis_to_fractions(axes, mean, evals["client_worst"])
     axes.set_xlim(0, run.end or 1.0)
     axes.set_xlabel(f"{run.options['clock']} time")
-    axes.set_ylabel(run.metric_spec.main.replace("_", " "))
+    axes.set_ylabel(metric_heading(run.metric_spec.main))
     draw_legend(axes)
     return figure

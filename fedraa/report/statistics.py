@@ -33,7 +33,7 @@ def half_width95(values: Values) -> float | None:
     return float(stats.t.ppf(1 - LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
 
 
-def confidence_interval(values: Values, bounds: tuple[float, float] = UNBOUNDED) -> tuple[float, float] | None:
+def confidence_interval(values: Values, bounds: tuple[float, float]) -> tuple[float, float] | None:
     """Return the mean's 95 % confidence interval, clipped to `bounds`.
 
     Returns None for fewer than two values, or if a value is not finite.
@@ -59,7 +59,7 @@ def bounds_of(values: Values, better: str) -> tuple[float, float]:
     return NOT_NEGATIVE
 
 
-def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float] = UNBOUNDED) -> str:
+def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float]) -> str:
     """Return the mean and its 95 % confidence interval as text, such as `0.91 [0.88, 0.93]`.
 
     The text is only the mean if the interval is not defined.
@@ -95,26 +95,6 @@ def welch_p_value(a: Values, b: Values) -> float | None:
     # SciPy warns if all values of a group are equal, which is no error.
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):
         return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
-
-
-def welch_p_value_of_summaries(a: tuple[float, float | None, int], b: tuple[float, float | None, int]) -> float | None:
-    """Return the p-value of Welch's t-test for two groups; None if it is not defined.
-
-    A group is (mean, half of the width of its 95 % interval, number of values).
-    """
-    means, deviations, counts = [], [], []
-    for middle, half, n in (a, b):
-        if n < 2 or half is None or not np.isfinite([middle, half]).all():
-            return None
-        means.append(middle)
-        deviations.append(standard_error(half, n) * np.sqrt(n))
-        counts.append(n)
-    if deviations == [0, 0]:
-        return None
-    test = stats.ttest_ind_from_stats(
-        means[0], deviations[0], counts[0], means[1], deviations[1], counts[1], equal_var=False
-    )
-    return float(test.pvalue)
 
 
 def is_significant(p: float | None) -> bool:

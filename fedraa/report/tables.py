@@ -8,7 +8,7 @@ from itertools import chain
 import pandas as pd
 
 from fedraa.numbers import format_quantity
-from fedraa.objectives.metric_spec import Direction
+from fedraa.objectives.metric_spec import Direction, metric_heading
 from fedraa.report.differences import flatten_description
 from fedraa.report.landscape import RHO
 from fedraa.report.runs import Group, Run, custom_metrics_of, runs_of, value_text
@@ -119,11 +119,6 @@ class Metric:
     interval: bool = False
     shown: bool = True
     better: Direction = "min"
-
-
-def metric_heading(name: str) -> str:
-    """Return the name of a metric as the report shows it, with spaces for underscores."""
-    return name.replace("_", " ")
 
 
 def _format_by(spec: str) -> Callable[[float], str]:

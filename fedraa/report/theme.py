@@ -13,24 +13,27 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# The width of a plot in inches. It fits half of a page of 1200 pixels, a page of 400 pixels, or a column on paper.
-WIDTH = 4.7
+# The width of a plot. It fits half of a page of 1200 pixels, a page of 400 pixels, or a column on paper.
+WIDTH_INCHES = 4.7
 SEQUENTIAL = "cividis"
+# Colour-blind readers can distinguish the palette of Okabe and Ito. Its yellow is omitted, because it is too faint.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-# A row of a legend fits CHARACTERS characters. An entry needs KEY characters besides its label.
-CHARACTERS, KEY = 56, 6
+# Maximum number of characters in a row of a legend. An entry needs `KEY_CHARACTERS` besides its label.
+LEGEND_CHARACTERS = 56
+KEY_CHARACTERS = 6
 # The metadata field with the date, by file format. It stays empty, so that equal plots have equal bytes.
 DATES = {"svg": "Date", "pdf": "CreationDate"}
-# A legend of ROWS rows fits into a figure. Each further row makes the figure taller by ROW inches.
-ROWS, ROW = 2, 0.19
+# A legend of `LEGEND_ROWS` rows fits into a figure. Each further row makes the figure taller.
+LEGEND_ROWS = 2
+LEGEND_ROW_INCHES = 0.19
 
 
 @dataclass(frozen=True)
 class Theme:
     """The colours of plots for a light or a dark background.
 
-    Colour-blind readers can distinguish `palette`, the palette of Okabe and Ito without its yellow. A dark theme has
-    lighter colours.
+    The light theme has the colours `PALETTE`. The dark theme has lighter ones.
     """
 
     name: str
@@ -82,7 +85,7 @@ LIGHT = Theme(
     faint="#6b727b",
     grid="#e4e7ea",
     paper="#ffffff",
-    palette=("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    palette=PALETTE,
 )
 DARK = Theme(
     "dark",
@@ -133,12 +136,12 @@ def render_picture(picture: Picture, theme: Theme, *forms: str) -> list[bytes]:
 
 def line_style(i: int) -> dict[str, str]:
     """Return the colour and the line style of the i-th line."""
-    return {"color": f"C{i % len(LIGHT.palette)}", "linestyle": STYLES[i % len(STYLES)]}
+    return {"color": f"C{i % len(PALETTE)}", "linestyle": STYLES[i % len(STYLES)]}
 
 
 def new_figure(height: float, rows: int = 1, **options: Any) -> tuple[Figure, Any]:
-    """Return an empty figure, `WIDTH` inches wide, and its axes in one column."""
-    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    """Return an empty figure, `WIDTH_INCHES` inches wide, and its axes in one column."""
+    figure = Figure(figsize=(WIDTH_INCHES, height), layout="constrained")
     return figure, figure.subplots(rows, 1, **options)
 
 
@@ -164,10 +167,10 @@ def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | N
     """
     handles = axes.get_legend_handles_labels()[0] if keys is None else list(keys)
     columns = _count_columns([len(str(handle.get_label())) for handle in handles])
-    more = -(-len(handles) // columns) - ROWS
+    more = -(-len(handles) // columns) - LEGEND_ROWS
     if more > 0:
         figure = axes.figure.get_figure(root=True)
-        figure.set_figheight(figure.get_figheight() + more * ROW)
+        figure.set_figheight(figure.get_figheight() + more * LEGEND_ROW_INCHES)
     axes.legend(
         # Matplotlib fills a legend column by column. This order of entries fills it row by row.
         handles=[*chain.from_iterable(handles[column::columns] for column in range(columns))],
@@ -185,6 +188,6 @@ def draw_legend(axes: Axes, title: str | None = None, keys: Sequence[Artist] | N
 def _count_columns(lengths: Sequence[int]) -> int:
     """Return the largest number of legend columns in which labels of these lengths fit."""
     for columns in range(len(lengths), 1, -1):
-        if sum(max(lengths[column::columns]) + KEY for column in range(columns)) <= CHARACTERS:
+        if sum(max(lengths[column::columns]) + KEY_CHARACTERS for column in range(columns)) <= LEGEND_CHARACTERS:
             return columns
     return 1

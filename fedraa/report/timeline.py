@@ -10,26 +10,24 @@ from matplotlib.ticker import PercentFormatter
 
 from fedraa.messages import Floats
 from fedraa.report.runs import Run
-from fedraa.report.theme import SEQUENTIAL, draw_legend, new_figure
+from fedraa.report.theme import PALETTE, SEQUENTIAL, draw_legend, new_figure
 
-# A plot shows at most LANES clients. Each client has a lane, a row of the plot.
-LANES = 40
+# Maximum number of clients in a plot. Each client has a lane, a row of the plot.
+MAX_LANES = 40
 # The time axis ends when half of the shown clients have TASKS_PER_LANE tasks, because more tasks would overlap.
 TASKS_PER_LANE = 25
-# The palette has only FEW colours for fragments.
-FEW = 7
 
 
 def select_clients(clients: int) -> npt.NDArray[np.int64]:
-    """Return all clients, or `LANES` evenly spaced ones if there are more."""
-    return np.linspace(0, clients - 1, min(clients, LANES)).round().astype(np.int64)
+    """Return all clients, or `MAX_LANES` evenly spaced ones if there are more."""
+    return np.linspace(0, clients - 1, min(clients, MAX_LANES)).round().astype(np.int64)
 
 
 def selection_note(run: Run) -> str:
     """Return a sentence about the clients that a plot shows; an empty text if it shows all clients."""
-    if run.clients <= LANES:
+    if run.clients <= MAX_LANES:
         return ""
-    return f" {LANES} of {run.clients} clients are shown, at even distances."
+    return f" {MAX_LANES} of {run.clients} clients are shown, at even distances."
 
 
 def window_end(run: Run) -> float:
@@ -52,7 +50,7 @@ def draw_timeline(run: Run) -> Figure:
     """Return a chart of the tasks over time, with one lane per client."""
     until = window_end(run)
     shown = select_clients(run.clients)
-    figure, axes = _new_lane_figure(run, shown)
+    figure, axes = _new_lane_figure(shown)
     tasks = run.tasks[run.tasks["client"].isin(shown) & (run.tasks["start"] < until)]
     bars = _bar_corners(
         tasks["start"].to_numpy(float),
@@ -61,7 +59,7 @@ def draw_timeline(run: Run) -> Figure:
     )
     names = sorted(run.tasks["fragment"].unique())
     which = np.searchsorted(names, tasks["fragment"].to_numpy())
-    if len(names) <= FEW:
+    if len(names) <= len(PALETTE):
         colours = [f"C{i}" for i in which]
         edge = axes.get_facecolor()
         axes.add_collection(PolyCollection(bars, facecolors=colours, edgecolors=[edge], linewidths=0.5))
@@ -91,7 +89,7 @@ def time_use_caption(run: Run) -> str:
 def draw_time_use(run: Run) -> Figure:
     """Return a bar chart of the working and idle fractions of each client's time."""
     shown = select_clients(run.clients)
-    figure, axes = _new_lane_figure(run, shown)
+    figure, axes = _new_lane_figure(shown)
     busy = (run.tasks["end"] - run.tasks["start"]).groupby(run.tasks["client"]).sum() / run.end
     share = busy.reindex(shown).fillna(0).to_numpy(float)
     rows = np.arange(len(shown))
@@ -104,7 +102,7 @@ def draw_time_use(run: Run) -> Figure:
     return figure
 
 
-def _new_lane_figure(run: Run, shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
+def _new_lane_figure(shown: npt.NDArray[np.int64]) -> tuple[Figure, Axes]:
     figure, axes = new_figure(1.7 + 0.11 * max(len(shown), 15))
     axes.set_ylim(len(shown) - 0.4, -0.6)
     every = -(-len(shown) // 10)

@@ -6,19 +6,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.objectives import MetricSpec
+from fedraa.objectives.metric_spec import metric_heading
 from fedraa.report.runs import Group, Run, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
-# The paragraph about groups behind the best group describes at most MOST_BEHIND groups.
-MOST_BEHIND = 4
-# The report mentions the idle time if its fractions differ by more than IDLE_GAP. It mentions FLOPs and traffic if they
-# differ by at least the factor TIMES.
-IDLE_GAP, TIMES = 0.1, 1.5
-# The report mentions the mean staleness if it differs by more than STALE_GAP versions.
-STALE_GAP = 1.0
+# Maximum number of groups of which the report describes the differences from the best group.
+MAX_DESCRIBED_GROUPS = 4
+# The report mentions a difference from the best group if it exceeds these limits: a fraction of idle time, a number of
+# versions of mean staleness, a fraction of untrained parameters, and a factor of FLOPs and of traffic.
+MAX_IDLE_GAP = 0.1
+MAX_STALENESS_GAP = 1.0
+MAX_UNTRAINED_GAP = 0.01
+MAX_RATE_RATIO = 1.5
 # A run still improves if the last 20 % of its evaluations brought more than this fraction of the gain of the whole run.
 # The gain is the change of the main metric.
-RISING = 0.01
+MIN_LATE_GAIN = 0.01
 
 
 def describe_comparison(groups: Sequence[Group]) -> list[str]:
@@ -80,7 +82,7 @@ class Ranking:
         if self.by_time:
             return self._compare_times_to_target()
         first, second = self.groups[0].label, self.groups[1].label
-        metric = self.first.first.metric_spec.main.replace("_", " ")
+        metric = metric_heading(self.first.first.metric_spec.main)
         best, other = mean_or_nan(self.values[0]), mean_or_nan(self.values[1])
         when = "at the end of each run" if self.at is None else f"at time {self.at:.4g}"
         if not np.isfinite([best, other]).all():
@@ -186,7 +188,7 @@ def _describe_followers(ranking: Ranking) -> str:
     """Return a paragraph with large differences from the best group, which may explain why other groups are worse."""
     first = ranking.first
     sentences = []
-    for group in ranking.groups[1 : 1 + MOST_BEHIND]:
+    for group in ranking.groups[1 : 1 + MAX_DESCRIBED_GROUPS]:
         notes = describe_differences(group, first)
         if notes:
             sentences.append(f"{group.label}: {'; '.join(notes)}.")
@@ -204,17 +206,17 @@ def describe_differences(group: Group, first: Group) -> list[str]:
     if all(run.summary["steps"] == 0 for run in group.runs):
         notes.append("it ended before its first step")
     idle, usual = _mean_over_runs(group, _idle_fraction), _mean_over_runs(first, _idle_fraction)
-    if abs(idle - usual) > IDLE_GAP:
+    if abs(idle - usual) > MAX_IDLE_GAP:
         notes.append(f"its clients had no task for {idle:.0%} of the time, clients of {first.label} for {usual:.0%}")
     staleness, usual = _mean_over_runs(group, _staleness), _mean_over_runs(first, _staleness)
-    if staleness - usual > STALE_GAP:
+    if staleness - usual > MAX_STALENESS_GAP:
         notes.append(f"its mean staleness was {staleness:.1f} versions, with {first.label} it was {usual:.1f}")
     untrained, usual = _mean_over_runs(group, untrained_fraction), _mean_over_runs(first, untrained_fraction)
-    if abs(untrained - usual) > 0.01:
+    if abs(untrained - usual) > MAX_UNTRAINED_GAP:
         notes.append(f"a round left {untrained:.0%} of the parameters untrained, a round of {first.label} {usual:.0%}")
     for quantity, rate in (("FLOPs", _flops_per_time), ("traffic", _bytes_per_time)):
         amount, usual = _mean_over_runs(group, rate), _mean_over_runs(first, rate)
-        if min(amount, usual) > 0 and not 1 / TIMES < amount / usual < TIMES:
+        if min(amount, usual) > 0 and not 1 / MAX_RATE_RATIO < amount / usual < MAX_RATE_RATIO:
             notes.append(f"it had {amount / usual:.2g} times the {quantity} of {first.label} per unit of time")
     return notes
 
@@ -298,8 +300,8 @@ def _suggest_next_runs(ranking: Ranking) -> str:
 def still_improves(run: Run) -> bool:
     """Return True if the main metric still improved in the last 20 % of the evaluations.
 
-    Their gain must be more than the fraction `RISING` of the gain of the whole run. The result is False for a run that
-    ended because it reached its target: a larger budget would not change this run.
+    Their gain must be more than the fraction `MIN_LATE_GAIN` of the gain of the whole run. The result is False for a
+    run that ended because it reached its target: a larger budget would not change this run.
     """
     if run.summary["reason"] in ("accuracy", "target"):
         return False
@@ -310,7 +312,7 @@ def still_improves(run: Run) -> bool:
     before = values[: -len(values) // 5]
     gain = sign * (values[-1] - before[-1])
     whole_gain = sign * (values[-1] - values[0])
-    return bool(whole_gain > 0 and gain > RISING * whole_gain)
+    return bool(whole_gain > 0 and gain > MIN_LATE_GAIN * whole_gain)
 
 
 def _describe_unfinished(groups: Sequence[Group]) -> str:

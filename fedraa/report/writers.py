@@ -5,9 +5,7 @@ from pathlib import Path
 
 from fedraa.callbacks import Limits, RunStart, TensorBoard, WandB
 from fedraa.report.runs import Run, load_groups
-
-# Columns of evals.csv that are not metrics.
-NO_METRICS = ("step", "t", "wall")
+from fedraa.rundir.event_log import TIMES
 
 
 def to_tensorboard(runs: Sequence[Path], directory: Path) -> None:
@@ -48,6 +46,6 @@ def _start_event(run: Run) -> RunStart:
 
 def _evaluation_rows(run: Run) -> Iterator[tuple[int, float, float, dict[str, float]]]:
     """Yield the step, the run's time, the real seconds since the start, and the metrics of every evaluation."""
-    names = [name for name in run.evals.columns if name not in NO_METRICS]
+    names = [name for name in run.evals.columns if name not in TIMES]
     for row in run.evals.to_dict("records"):
         yield int(row["step"]), float(row["t"]), float(row["wall"]), {name: float(row[name]) for name in names}

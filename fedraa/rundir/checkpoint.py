@@ -45,11 +45,6 @@ ASKED = "experiment"
 FORMAT_KEY = "format"
 
 
-def save_checkpoint(directory: Path, step: int, state: State) -> None:
-    """Write the state to `directory`/STEP.ckpt. Delete all checkpoints except the newest `CHECKPOINTS_KEPT`."""
-    _store_checkpoint(directory, step, *_encode_state({FORMAT_KEY: FORMAT} | state))
-
-
 class Saver:
     """A writer of checkpoints.
 
@@ -66,7 +61,7 @@ class Saver:
         self.seconds = 0.0
 
     def save(self, directory: Path, step: int, state: State) -> None:
-        """Save the current state.
+        """Write the state to `directory`/STEP.ckpt. Delete all checkpoints except the newest `CHECKPOINTS_KEPT`.
 
         If the thread could not write the previous checkpoint, this method raises the error.
 
@@ -187,7 +182,10 @@ def choose_checkpoint(
 
 
 def newest_first(directory: Path) -> list[Path]:
-    """Return the checkpoints in a folder, the newest first."""
+    """Return the checkpoints in a folder, the newest first; none if it does not exist.
+
+    Raises InputError if the path is not a folder.
+    """
     if os.path.lexists(directory) and not directory.is_dir():
         raise InputError(
             "run", f"{directory} is not a folder of checkpoints", hint="restore it, or start the run again"

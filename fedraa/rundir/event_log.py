@@ -17,8 +17,6 @@ from fedraa.rundir.growing_file import DIGESTS, LOGS, GrowingFile
 from fedraa.rundir.run_lock import WriteLock, this_process
 
 TIMES = ("step", "t", "wall")
-# The columns of evals.csv for classification.
-EVAL_COLUMNS = (*TIMES, *MetricSpec().columns)
 _as_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 

@@ -47,6 +47,12 @@ class Failures:
         return {"dropped": self.tasks, "dropped_clients": by_number, "quarantined": self.quarantined}
 
 
+def retried_clients(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries of `dropped_clients` about clients that are not quarantined."""
+    quarantined = {entry["client"] for entry in summary["quarantined"]}
+    return [entry for entry in summary["dropped_clients"] if entry["client"] not in quarantined]
+
+
 def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a text for each reason, with the clients that failed for it. The most frequent reason is first.
 

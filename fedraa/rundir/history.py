@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
+from fedraa.objectives.metric_spec import metric_heading
 from fedraa.rundir.checked_files import read_evals, read_summary
 from fedraa.rundir.clients_file import read_clients
 from fedraa.rundir.config_file import read_config
@@ -251,7 +252,7 @@ class History:
         if last is not None:
             rows |= {"step": f"{last['step']:.0f}", "time": f"{last['t']:.4g}"}
             names = (*self.metric_spec.names, "loss", "client_worst")
-            rows |= {name.replace("_", " "): f"{last[name]:.4f}" for name in dict.fromkeys(names)}
+            rows |= {metric_heading(name): f"{last[name]:.4f}" for name in dict.fromkeys(names)}
         return render_html(self.title, rows, self.evals, self.metric_spec.main)
 
     def lines(self) -> list[dict[str, Any]]:

@@ -43,7 +43,10 @@ class Inputs:
     fitted: tuple[Any, ...]
 
     def restore_transforms(self, transforms: Transforms) -> Transforms:
-        """Return the transforms that are not random. They have the values that the run fitted to its data."""
+        """Return the transforms that are not random. They have the values that the run fitted to its data.
+
+        Raises InputError if their number differs from the run's, or if a fitted transform cannot be restored.
+        """
         parts = transforms.fixed.parts
         if len(parts) != len(self.fitted):
             raise InputError(

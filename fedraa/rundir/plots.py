@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from matplotlib.figure import Figure
 
 from fedraa.errors import InputError
+from fedraa.objectives.metric_spec import metric_heading
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,8 +49,8 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str
     figure = Plot(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.plot(evals[x], evals[y], marker="." if len(evals) < MAX_DOTS else "", color=BLUE)
-    axes.set_xlabel(f"{clock} time" if x == "t" else x.replace("_", " "))
-    axes.set_ylabel(y.replace("_", " "))
+    axes.set_xlabel(f"{clock} time" if x == "t" else metric_heading(x))
+    axes.set_ylabel(metric_heading(y))
     axes.set_title(title)
     axes.grid(alpha=0.3)
     return figure
@@ -66,7 +67,7 @@ def render_html(title: str, rows: Mapping[str, str], evals: "pd.DataFrame", y: s
     """
     cells = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in rows.items())
     table = f"<table><caption><b>{escape(title)}</b></caption>{cells}</table>"
-    line = _draw_curve(evals["t"].tolist(), evals[y].tolist(), f"{y.replace('_', ' ')} over time")
+    line = _draw_curve(evals["t"].tolist(), evals[y].tolist(), f"{metric_heading(y)} over time")
     return f'<div style="display: flex; flex-wrap: wrap; gap: 1em 2em; align-items: center">{table}{line}</div>'
 
 

@@ -28,7 +28,7 @@ WORKERS = {"train": "training", "evaluate": "evaluating"}
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class Spent(BaseModel):
+class ProfileTimes(BaseModel):
     """The real seconds of a run by kind of work.
 
     Attributes:
@@ -80,12 +80,14 @@ def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
 
     The work `other` of workers is the time in which they are idle, transfer data, or start. With the engine `local`,
     this process trains the tasks. The training time then counts as the server's `waiting for the next update`.
+
+    Raises InputError if the run has not ended, or if its profile is damaged.
     """
     path = directory / PROFILE
     if not path.is_file():
         raise InputError("run", f"{directory} has no {PROFILE}", hint="give a run that has ended")
     try:
-        run = Spent.model_validate_json(read_regular_file(path))
+        run = ProfileTimes.model_validate_json(read_regular_file(path))
     except ValidationError as error:
         problem = f"{path} is not a profile: {error.errors()[0]['msg']}"
         raise InputError("run", problem, hint=RESTORE) from None

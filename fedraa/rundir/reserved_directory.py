@@ -112,7 +112,10 @@ class ReservedDirectory:
 
 @contextmanager
 def reserve_directory(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
-    """Reserve a directory during the block. None means the first free one of `names(1)`, `names(2)`, ..."""
+    """Reserve a directory during the block. None means the first free one of `names(1)`, `names(2)`, ...
+
+    Raises InputError if the directory is in use or cannot be made.
+    """
     reserved = _reserve_first_free(names) if directory is None else ReservedDirectory(directory)
     with reserved:
         yield reserved.directory

@@ -54,7 +54,10 @@ def this_process() -> str:
 
 
 def is_written(log: Path) -> bool:
-    """Return True if a living process holds the lock on this log."""
+    """Return True if a living process holds the lock on this log.
+
+    Raises OSError if the log cannot be read.
+    """
     with open_regular_file(log) as stream:
         return not _try_lock(stream, fcntl.LOCK_SH)
 

@@ -1,6 +1,6 @@
 """The totals of a log: tasks, bytes, FLOPs, staleness and failures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -121,22 +121,28 @@ class RunStats:
 
 
 def read_stats(directory: Path, *, partial: bool = False) -> RunStats:
-    """Return the totals of a run's log.
+    """Return the totals of a run's log. The arguments and the error are those of `add_events`."""
+    stats = RunStats()
+    add_events(directory, stats.add, partial=partial)
+    return stats
+
+
+def add_events(directory: Path, add: Callable[[Event], None], *, partial: bool) -> None:
+    """Call `add` with each event of a run's log.
 
     Args:
         directory: The run directory.
+        add: A function that may raise `WRONG_VALUES`.
         partial: True to skip an incomplete last line.
 
     Raises:
         InputError: A line is not an event of a run. The error names the first such line.
     """
-    stats = RunStats()
-    for event in read_events(directory, partial=partial):
+    for number, event in enumerate(read_events(directory, partial=partial), 1):
         try:
-            stats.add(event)
+            add(event)
         except WRONG_VALUES:
-            raise not_an_event_error(directory, stats.events + 1) from None
-    return stats
+            raise not_an_event_error(directory, number) from None
 
 
 def float_number(value: object) -> float:

@@ -20,10 +20,10 @@ class Status:
         state: The state, with its reason.
         step: The number of server updates, or rounds, at the last line of the log.
         t: The time of the last line on the run's clock.
-        accuracy: The last value of the metric that `figure` names; None before the first evaluation.
+        value: The last value of the main metric; None before the first evaluation.
         faults: The number of faults of workers.
         quarantined: An entry for each quarantined client, with the reason and the time.
-        figure: The name of the objective's main metric.
+        metric: The name of the objective's main metric.
         note: The note in the summary of a finished run.
     """
 
@@ -31,10 +31,10 @@ class Status:
     state: str
     step: int
     t: float
-    accuracy: float | None
+    value: float | None
     faults: int
     quarantined: tuple[Mapping[str, Any], ...] = ()
-    figure: str = "accuracy"
+    metric: str = "accuracy"
     note: str = ""
 
 
@@ -47,9 +47,9 @@ def read_status(directory: Path) -> Status:
     main = history.metric_spec.main
     stats = read_stats(directory, partial=True)
     evals = history.evals
-    accuracy = None
+    value = None
     if not evals.empty:
-        accuracy = float(evals[main].iloc[-1])
+        value = float(evals[main].iloc[-1])
     state = history.state
     note = ""
     if state.startswith("ended"):
@@ -61,10 +61,10 @@ def read_status(directory: Path) -> Status:
         state=state,
         step=stats.step,
         t=stats.t,
-        accuracy=accuracy,
+        value=value,
         faults=stats.faults,
         quarantined=tuple(stats.quarantined),
-        figure=main,
+        metric=main,
         note=note,
     )
 
@@ -76,7 +76,7 @@ def read_statuses(directory: Path) -> list[Status]:
         try:
             rows.append(read_status(path))
         except ValueError as error:
-            rows.append(Status(str(path), f"damaged ({error})", step=0, t=0.0, accuracy=None, faults=0))
+            rows.append(Status(str(path), f"damaged ({error})", step=0, t=0.0, value=None, faults=0))
     return rows
 
 

@@ -16,7 +16,10 @@ NO_STEP = "no step was finished"
 
 
 def summarise_run(history: History) -> dict[str, object]:
-    """Return the totals of a finished run. A metric that is not finite is None."""
+    """Return the totals of a finished run. A metric that is not finite is None.
+
+    Raises InputError if the log has no end.
+    """
     stats = read_stats(history.directory)
     if stats.end is None:
         raise InputError("events", f"the log of {history.directory} has no end", hint="resume the run")

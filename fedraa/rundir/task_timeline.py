@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedraa.messages import Floats
-from fedraa.rundir.event_reader import not_an_event_error, read_events
-from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
+from fedraa.messages import Floats, Index
+from fedraa.rundir.run_stats import add_events, float_number, whole_number
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # The number of newest faults and failed tasks that a timeline keeps.
 MAX_FAILURES = 200
+# Maximum number of bars in a histogram of staleness.
+MAX_STALENESS_BARS = 40
+TASK_COLUMNS = ("task", "client", "fragment", "start", "end", "cost", "bytes_down", "bytes_up", "staleness")
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
 
 
@@ -125,28 +127,18 @@ class TaskTimeline:
         places = np.array(self.with_traffic, np.int64)
         per_task = np.array(self.bytes_down)[places] + np.array(self.bytes_up)[places]
         sums = np.concatenate(([0.0], np.cumsum(per_task, dtype=np.float64)))
-        committed: Floats = sums[np.searchsorted(np.array(self.end)[places], t, side="right")]
-        return committed
+        bytes_so_far: Floats = sums[np.searchsorted(np.array(self.end)[places], t, side="right")]
+        return bytes_so_far
 
     def tasks(self) -> "pd.DataFrame":
-        """Return a row per task: task, client, fragment, start, end, cost, bytes_down, bytes_up, staleness, done.
+        """Return a row per task with the columns `TASK_COLUMNS`, and `done`, which is True for committed tasks.
 
         Committed tasks come first, in the order of the commits. `end` is NaN for a task in flight.
         """
         # pandas is slow to import, and workers do without it.
         import pandas as pd
 
-        columns = {
-            "task": np.array(self.task),
-            "client": np.array(self.client),
-            "fragment": np.array(self.fragment),
-            "start": np.array(self.start),
-            "end": np.array(self.end),
-            "cost": np.array(self.cost),
-            "bytes_down": np.array(self.bytes_down),
-            "bytes_up": np.array(self.bytes_up),
-            "staleness": np.array(self.staleness),
-        }
+        columns = {name: np.array(getattr(self, name)) for name in TASK_COLUMNS}
         done = np.array(self.fate) == Fate.DONE
         order = np.concatenate([np.array(self.commits), np.flatnonzero(~done)]).astype(np.int64)
         return pd.DataFrame({**columns, "done": done}).iloc[order].reset_index(drop=True)
@@ -196,22 +188,20 @@ class TaskTimeline:
 
 
 def read_timeline(directory: Path, *, partial: bool = False) -> TaskTimeline:
-    """Return the tasks and rounds of a run's log.
+    """Return the tasks and rounds of a run's log. The arguments and the error are those of `add_events`."""
+    timeline = TaskTimeline()
+    add_events(directory, timeline.add, partial=partial)
+    return timeline
+
+
+def staleness_histogram(staleness: Index) -> tuple[int, Index]:
+    """Return the width of a bar, a whole number of staleness values, and the number of updates in each bar.
 
     Args:
-        directory: The run directory.
-        partial: True to skip an incomplete last line.
-
-    Raises:
-        InputError: A line is not an event of a run. The error names the first such line.
+        staleness: The staleness of each update, at least one.
     """
-    timeline = TaskTimeline()
-    for line, event in enumerate(read_events(directory, partial=partial), 1):
-        try:
-            timeline.add(event)
-        except WRONG_VALUES:
-            raise not_an_event_error(directory, line) from None
-    return timeline
+    width = -(-(int(staleness.max()) + 1) // MAX_STALENESS_BARS)
+    return width, np.bincount(staleness // width)
 
 
 def _failure_fields(event: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fedraa.ledger.participation import PARTICIPATION, Bernoulli, Sample
 
 Terms = Literal["equal", "paper", "tuned"]
 TERMS: tuple[str, ...] = get_args(Terms)
-Tuned = Mapping[str, Mapping[str, Any]]
+TunedValues = Mapping[str, Mapping[str, Any]]
 """Values by method. Each key is a field of an experiment or a path of the method."""
 
 # The option `--terms equal` sets these values.
@@ -32,7 +32,7 @@ EQUAL: dict[str, Any] = {
 
 
 def on_terms(
-    experiment: Experiment, terms: str | None, tuned: Tuned | None = None, *, over: bool = False
+    experiment: Experiment, terms: str | None, tuned: TunedValues | None = None, *, over: bool = False
 ) -> Experiment:
     """Return the experiment of one method with the values of the terms: equal, paper or tuned.
 
@@ -123,7 +123,7 @@ def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *
     """
     for name, value in values.items():
         own = chosen_value(experiment, name)
-        if own not in (None, _field_default(name), value) and not over:
+        if own not in (None, field_default(name), value) and not over:
             raise InputError(name, f"{origin} has {text_of(value)}", got=own, hint="leave it out")
     other: dict[str, Any] = {}
     # `local_epochs` and `local_steps` exclude each other.
@@ -134,7 +134,7 @@ def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *
     return experiment.model_copy(update={**other, "override": override, **split_paths(values, override)})
 
 
-def _field_default(name: str) -> Any:
+def field_default(name: str) -> Any:
     """Return the default of an experiment's field; None for a path such as `local.momentum`."""
     if name not in Experiment.model_fields:
         return None

@@ -17,9 +17,10 @@ from fedraa.callbacks.events import Limits
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.errors import RunFailed
+from fedraa.objectives.metric_spec import Direction
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Value
-from fedraa.tuning.suggest import Direction, Judge
+from fedraa.tuning.suggest import Judge
 
 TENTHS = 10
 
@@ -44,7 +45,7 @@ class Attempt:
 class TrialRecorder(Callback):
     """A callback that records the metric at every tenth of the budget, and the time to the target.
 
-    It ends the run if the metric is not finite, or if `Judge.hopeless` is true.
+    It ends the run if the metric is not finite, or if `Judge.should_stop` returns True.
     """
 
     def __init__(self, judge: Judge) -> None:
@@ -68,7 +69,7 @@ class TrialRecorder(Callback):
         reached = tenths_passed(self._limits, step, t)
         for tenth in range(1 + max(self.curve, default=0), min(reached, TENTHS - 1) + 1):
             self.curve[tenth] = self.last
-            self.hopeless = self.hopeless or self._judge.hopeless(tenth, self.last)
+            self.hopeless = self.hopeless or self._judge.should_stop(tenth, self.last)
         return self.hopeless
 
     def _record_target(self, t: float) -> None:
@@ -91,13 +92,9 @@ def tenths_passed(limits: Limits, step: int, t: float) -> int:
         step: The step that the run has reached.
         t: The time that the run has reached.
     """
-    share = 0.0
-    if limits.steps:
-        share = step / limits.steps
-    if limits.time:
-        share = max(share, t / limits.time)
+    fraction = limits.completed_fraction(step, t) or 0.0
     # Without the small number, a rounding error could give one tenth too few.
-    return int(TENTHS * share + 1e-9)
+    return int(TENTHS * fraction + 1e-9)
 
 
 def run_attempt(planned: Attempt) -> Trial:
@@ -118,8 +115,8 @@ def run_attempt(planned: Attempt) -> Trial:
     return replace(_make_trial(planned, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
 
 
-def attempt_elsewhere(planned: Attempt) -> Trial:
-    """Run the trial in a temporary folder. Nodes of a cluster cannot access the directory of the tuning."""
+def run_on_node(planned: Attempt) -> Trial:
+    """Run the trial in a temporary folder, because a node of a cluster cannot access the directory of the tuning."""
     with TemporaryDirectory(prefix="fedraa-trial-") as folder:
         experiment = planned.experiment.model_copy(update={"out": Path(folder) / "run"})
         return run_attempt(replace(planned, experiment=experiment))

@@ -22,7 +22,7 @@ class Trial:
         value: The final metric on validation data; None unless the trial is `done`.
         curve: The metric after each tenth of the budget. The key is the number of tenths, as text.
         why: The reason of a failure, otherwise empty.
-        seconds: The real duration of the trial.
+        seconds: The real duration of the trial in seconds.
         steps: The number of server updates or rounds; None if the trial failed.
         reached: The time on the run's clock at which the trial reached the target, if it did.
     """

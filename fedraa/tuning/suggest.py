@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from fedraa.errors import InputError
+from fedraa.objectives.metric_spec import Direction
 from fedraa.rng import torch_seed
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Choices, Parameter, Space, Value
 
-Direction = Literal["max", "min"]
 # Each method begins with this number of random trials.
 RANDOM_TRIALS = 4
 # No trial is stopped early before this number of trials has finished.
@@ -68,10 +68,10 @@ class Judge:
                 self._study.add_trial(_make_frozen_trial(trial, {}, trial.value))
         self._trial = self._study.ask()
 
-    def hopeless(self, tenth: int, value: float) -> bool:
-        """Record the metric after `tenth` tenths of the budget.
+    def should_stop(self, tenth: int, value: float) -> bool:
+        """Record the metric `value` after `tenth` tenths of the budget.
 
-        Return True if the metric is worse than the median of finished trials, so that the trial should stop.
+        Return True if it is worse than the median of the finished trials.
         """
         self._trial.report(value, tenth)
         return bool(self._trial.should_prune())

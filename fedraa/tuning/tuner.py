@@ -20,21 +20,22 @@ from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.overrides import split_paths
-from fedraa.config.section import Section
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
 from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec
+from fedraa.objectives.metric_spec import Direction
 from fedraa.report.cells import make_experiments
 from fedraa.settings.resolve import resolve_method
+from fedraa.settings.terms import field_default
 from fedraa.settings.tuned import write_tuned
 from fedraa.tuning.attempt import Attempt
 from fedraa.tuning.folder import tuning_folder
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.objects import TrialObjects
 from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value, describe_space, make_space
-from fedraa.tuning.suggest import Direction, best_of, check_optuna, suggest_values
+from fedraa.tuning.suggest import best_of, check_optuna, suggest_values
 from fedraa.tuning.work import OpenNodes, refuse_unsendable, run_trials
 
 # The default fraction of every client's training samples for validation.
@@ -286,12 +287,11 @@ class _Plan:
         )
 
 
-def _refuse_fixed(space: Space, options: Section) -> None:
-    """Raise InputError if the options set a field that the search varies."""
+def _refuse_fixed(space: Space, experiment: Experiment) -> None:
+    """Raise InputError if the experiment sets a field that the search varies."""
     for name in space:
-        value = chosen_value(options, name)
-        default = Experiment.model_fields[name].default if name in Experiment.model_fields else None
-        if value not in (None, default):
+        value = chosen_value(experiment, name)
+        if value not in (None, field_default(name)):
             raise InputError(name, "it is also in the search space", got=value, hint="give it once")
 
 
@@ -325,9 +325,9 @@ def _run_unfinished(
     started = time.monotonic()
     for numbers in (range(plan.first), range(plan.first, plan.trials)):
         finished = {(trial.method, trial.number) for trial in journal.trials}
-        left = [(method, number) for number, method in product(numbers, plan.experiments)]
+        all_trials = [(method, number) for number, method in product(numbers, plan.experiments)]
         for trial in run_trials(
-            [which for which in left if which not in finished],
+            [trial_key for trial_key in all_trials if trial_key not in finished],
             lambda method, number: plan.next(method, number, journal, folder),
             journal,
             jobs,
@@ -372,7 +372,7 @@ def _write_result(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     about = {
         "format": 1,
         "dataset": plan.dataset,
-        "figure": plan.metric_spec.main,
+        "metric": plan.metric_spec.main,
         "better": plan.better,
         "trials": plan.trials,
         "seed": first.seed,

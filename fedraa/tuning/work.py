@@ -1,6 +1,7 @@
 """The execution of trials: in sequence in this process, or in parallel in other processes or on nodes."""
 
 import multiprocessing
+import multiprocessing.connection
 import os
 import pickle
 import sys
@@ -9,17 +10,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
-from multiprocessing.connection import wait as gone
 from typing import Any
 
 from fedraa.components.calls import one_line
 from fedraa.errors import InputError, Interrupted
-from fedraa.tuning.attempt import Attempt, attempt_elsewhere, find_repeated, run_attempt
+from fedraa.tuning.attempt import Attempt, find_repeated, run_attempt, run_on_node
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.suggest import check_optuna
 
 Plan = Callable[[str, int], Attempt]
-Which = tuple[str, int]
+# The method and the number of a trial.
+TrialKey = tuple[str, int]
 Start = Callable[[Attempt], Future[Trial]]
 # The type of a function that opens the nodes of a cluster. Its context manager yields a function `submit`, which calls
 # another function on a node.
@@ -27,7 +28,7 @@ OpenNodes = Callable[[], AbstractContextManager[Callable[..., Future[Any]]]]
 
 
 def run_trials(
-    left: Sequence[Which],
+    left: Sequence[TrialKey],
     plan: Plan,
     journal: Journal,
     jobs: int,
@@ -36,7 +37,7 @@ def run_trials(
     """Run trials and yield their results. A trial gets its values when it starts, and is recorded when it ends.
 
     Args:
-        left: The method and number of each trial.
+        left: The trials that have not finished.
         plan: Returns the plan of a trial.
         journal: The journal of finished trials.
         jobs: The number of trials at the same time.
@@ -49,9 +50,7 @@ def run_trials(
     try:
         if open_nodes is not None:
             with open_nodes() as submit:
-                yield from _run_concurrently(
-                    left, plan, journal, jobs, lambda planned: submit(attempt_elsewhere, planned)
-                )
+                yield from _run_concurrently(left, plan, journal, jobs, lambda planned: submit(run_on_node, planned))
         elif jobs == 1:
             yield from _run_in_sequence(left, plan, journal)
         else:
@@ -61,15 +60,17 @@ def run_trials(
         raise Interrupted("stopped; the same command continues with the trials that have not finished") from None
 
 
-def _run_in_sequence(left: Sequence[Which], plan: Plan, journal: Journal) -> Iterator[Trial]:
-    for which in left:
-        planned = plan(*which)
+def _run_in_sequence(left: Sequence[TrialKey], plan: Plan, journal: Journal) -> Iterator[Trial]:
+    for method, number in left:
+        planned = plan(method, number)
         trial = find_repeated(planned, journal.of(planned.method)) or run_attempt(planned)
         journal.add(trial)
         yield trial
 
 
-def _run_concurrently(left: Sequence[Which], plan: Plan, journal: Journal, jobs: int, start: Start) -> Iterator[Trial]:
+def _run_concurrently(
+    left: Sequence[TrialKey], plan: Plan, journal: Journal, jobs: int, start: Start
+) -> Iterator[Trial]:
     """Run up to `jobs` trials at the same time. `start` starts a trial."""
     waiting = deque(left)
     running: set[Future[Trial]] = set()
@@ -137,7 +138,7 @@ def _prepare_process() -> None:
     assert parent is not None
 
     def end_with_parent() -> None:
-        gone([parent.sentinel])
+        multiprocessing.connection.wait([parent.sentinel])
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()

@@ -14,8 +14,8 @@ from benchmarks.studies.race.entrants import FIRST, LENT_TO, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import group_by_entrant, make_columns, rank_entrants
-from fedraa.report.curves import PALETTE
 from fedraa.report.statistics import half_width95, mean_or_nan
+from fedraa.report.theme import PALETTE
 
 POINTS = 300
 # The time axis ends at AXIS_FACTOR times the mean time in which the slowest coloured entrant reaches the last target.

@@ -1,16 +1,15 @@
 // The chosen runs side by side, and the commands that repeat them.
 "use strict";
-import { quantity, short, swatch, text } from "./elements.js";
+import { byId, quantity, short, swatch, text } from "./elements.js";
 import { ask, chosen, state } from "./state.js";
 
-const byId = (id) => document.getElementById(id);
 let asked = "";
 let comparison = { flags: [], values: {}, commands: {} };
 
 export function showCompare() {
   const rows = chosen();
   update(rows.map((row) => row.id));
-  const columns = [...figures(rows), ...totals(rows), ...flags()];
+  const columns = [...metricColumns(rows), ...totalColumns(rows), ...flagColumns()];
   const head = document.createElement("thead");
   const line = head.insertRow();
   line.append(text("th", "run", "text"), ...columns.map((column) => text("th", column.name, column.isText ? "text" : "")));
@@ -77,7 +76,7 @@ export function copying(code, button = text("button", "copy")) {
 }
 
 // Return a column of the table. Its best value is marked if at least two runs have a value.
-function judged(name, rows, value, show) {
+function metricColumn(name, rows, value, show) {
   const column = name.startsWith("best ") ? rows[0]?.main : name;
   const values = rows.map(value).filter((value) => value != null);
   const less = rows.some((row) => row.less.includes(column));
@@ -85,15 +84,15 @@ function judged(name, rows, value, show) {
   return { name: name.replaceAll("_", " "), value, best, show };
 }
 
-function figures(rows) {
+function metricColumns(rows) {
   const mains = [...new Set(rows.map((row) => row.main))];
-  const last = (name) => judged(name, rows, (row) => row.last[name], (row) => short(row.last[name]));
+  const last = (name) => metricColumn(name, rows, (row) => row.last[name], (row) => short(row.last[name]));
   const columns = [...mains, "loss", "client_worst"].filter((name, i, all) => all.indexOf(name) === i).map(last);
-  if (mains.length === 1) columns.splice(1, 0, judged(`best ${mains[0]}`, rows, (row) => row.best, (row) => short(row.best)));
+  if (mains.length === 1) columns.splice(1, 0, metricColumn(`best ${mains[0]}`, rows, (row) => row.best, (row) => short(row.best)));
   return columns;
 }
 
-function totals(rows) {
+function totalColumns(rows) {
   const column = (name, show, isText = false) => ({ name, show, isText });
   const plan = [
     column("time", (row) => `${short(row.t)}${row.unit === "s" ? " s" : ""}`),
@@ -109,6 +108,6 @@ function totals(rows) {
   return [...plan, ...same.filter((part) => new Set(rows.map(part.show)).size > 1)];
 }
 
-function flags() {
+function flagColumns() {
   return comparison.flags.map((name, i) => ({ name, show: (row) => comparison.values[row.id]?.[i] ?? "", isText: true }));
 }

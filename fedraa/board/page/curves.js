@@ -1,11 +1,10 @@
 // Two plots of the evaluations, with a line per chosen run.
 "use strict";
-import { short } from "./elements.js";
+import { byId, short } from "./elements.js";
 import { axis, draw, look, onZoom } from "./plot.js";
 import { ask, chosen, state } from "./state.js";
 
-const byId = (id) => document.getElementById(id);
-const charts = [0, 1].map((number) => ({ number, y: "", range: [], asked: "", curves: [], kept: "" }));
+const charts = [0, 1].map((number) => ({ number, y: "", range: [], asked: "", curves: [] }));
 let x = "t";
 
 for (const radio of document.querySelectorAll("#across input")) {

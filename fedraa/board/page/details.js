@@ -1,13 +1,10 @@
 // One run: its timeline, staleness, coverage, fragments and faults.
 "use strict";
 import { commandOf, copying } from "./compare.js";
-import { short, text } from "./elements.js";
+import { COLOURS, byId, short, text } from "./elements.js";
 import { axis, colour, draw, onZoom } from "./plot.js";
 import { ask, chosen, state } from "./state.js";
 
-// Maximum number of fragments that the palette can distinguish.
-const FEW = 7;
-const byId = (id) => document.getElementById(id);
 let range = [];
 let asked = "";
 let details = null;
@@ -92,7 +89,7 @@ function timeline(data, row) {
 
 function fragmentLegend(data) {
   const count = data.bars ? fragmentsIn(data).length : 0;
-  if (count < 2 || count > FEW) return {};
+  if (count < 2 || count > COLOURS) return {};
   return { showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", title: { text: "fragment" } }, margin: { l: 56, r: 12, t: 56, b: 44 } };
 }
 
@@ -108,7 +105,7 @@ function bars(data) {
   });
   const places = all.client.map((_, i) => i);
   const line = { width: 0.5, color: colour("paper") };
-  if (names.length > FEW) {
+  if (names.length > COLOURS) {
     const marker = { color: all.fragment, colorscale: "Cividis", line, colorbar: { title: { text: "fragment", side: "right" }, thickness: 12, outlinewidth: 0 } };
     return [trace(places, marker, "")];
   }

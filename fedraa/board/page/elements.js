@@ -1,9 +1,14 @@
 // Elements that all parts of the page use.
 "use strict";
 
-// Number of colours in the palette.
-const COLOURS = 7;
+// Number of colours in the palette, `--c0` to `--c6` in page.css.
+export const COLOURS = 7;
+// The dashes of lines in SVG, in the order of DASHES in plot.js.
 const DASHES = ["none", "7 4", "2 3", "7 3 2 3"];
+
+export function byId(id) {
+  return document.getElementById(id);
+}
 
 export function text(tag, content, kind = "") {
   const element = document.createElement(tag);
@@ -12,7 +17,7 @@ export function text(tag, content, kind = "") {
   return element;
 }
 
-// Return the colour and dash of a line in plot.js.
+// Return a small picture of a line, with the colour and the dash that `look` in plot.js gives it in a plot.
 export function swatch(slot) {
   const space = "http://www.w3.org/2000/svg";
   const picture = document.createElementNS(space, "svg");

@@ -1,11 +1,10 @@
 // The list of runs, the legend and the state of the board.
 "use strict";
-import { quantity, swatch, text } from "./elements.js";
+import { byId, quantity, swatch, text } from "./elements.js";
 import { choose, chosen, state } from "./state.js";
 
 // For each run by id: its element in the list, and the version and colours that the element shows.
 const items = new Map();
-const byId = (id) => document.getElementById(id);
 
 for (const id of ["filter", "order"]) byId(id).addEventListener("input", showList);
 byId("none").addEventListener("click", () => choose([]));
@@ -21,10 +20,10 @@ export function showList() {
   for (const id of [...items.keys()]) if (!state.rows.has(id)) items.delete(id);
   byId("count").textContent = `${rows.length} of ${state.rows.size}`;
   byId("legend").replaceChildren(...chosen().map((row) => entry(row.id)));
-  standing();
+  showStatus();
 }
 
-function standing() {
+function showStatus() {
   const rows = [...state.rows.values()];
   const counts = new Map();
   for (const row of rows) counts.set(row.state, (counts.get(row.state) ?? 0) + 1);
@@ -32,10 +31,10 @@ function standing() {
   const progress = state.size - state.read > 1e6 ? ` · reading logs, ${quantity(state.read, "B")} of ${quantity(state.size, "B")}` : "";
   const runs = rows.length ? `${state.folder} · ${rows.length} run${rows.length > 1 ? "s" : ""}: ${states}${progress}`
     : state.searched ? `${state.folder} · no run yet. A run appears here when it starts.` : "Looking for runs …";
-  const text = state.lost ? "The board does not answer. The page shows its last state." : runs;
+  const status = state.lost ? "The board does not answer. The page shows its last state." : runs;
   const dot = document.createElement("span");
   dot.className = `dot ${state.lost ? "lost" : counts.has("running") ? "running" : ""}`;
-  byId("standing").replaceChildren(dot, text);
+  byId("standing").replaceChildren(dot, status);
 }
 
 function visible() {

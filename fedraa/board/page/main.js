@@ -3,13 +3,13 @@
 import { showCompare } from "./compare.js";
 import { showCurves } from "./curves.js";
 import { showDetails } from "./details.js";
+import { byId } from "./elements.js";
 import { showList } from "./list.js";
 import { ask, choose, chosen, state } from "./state.js";
 
-// Milliseconds between two requests.
-const EVERY = 1000;
-// Number of runs that are shown if none is chosen.
-const FIRST = 6;
+const REQUEST_INTERVAL_MS = 1000;
+// Number of runs that the page shows until the reader chooses runs.
+const DEFAULT_RUNS = 6;
 
 let since = 0;
 // True until the reader chooses runs. Until then the page chooses them.
@@ -22,8 +22,8 @@ function fromAddress() {
 
 function show() {
   const isEmpty = chosen().length === 0;
-  document.getElementById("empty").hidden = !isEmpty;
-  document.getElementById("chosen").hidden = isEmpty;
+  byId("empty").hidden = !isEmpty;
+  byId("chosen").hidden = isEmpty;
   showList();
   showCurves();
   showCompare();
@@ -33,8 +33,7 @@ function show() {
 async function follow() {
   if (!document.hidden) {
     try {
-      const news = await ask("runs", { since });
-      const { rows, version, ...rest } = news;
+      const { rows, version, ...rest } = await ask("runs", { since });
       const hasMore = rows.some((row) => row.method !== undefined && state.rows.get(row.id)?.method === undefined);
       since = version;
       Object.assign(state, rest, { lost: false });
@@ -50,14 +49,14 @@ async function follow() {
     }
     show();
   }
-  setTimeout(follow, EVERY);
+  setTimeout(follow, REQUEST_INTERVAL_MS);
 }
 
 // Return the ids of the runs to show: running ones first, then the newest.
 function byDefault() {
   const known = [...state.rows.values()].filter((row) => row.method !== undefined);
   known.sort((a, b) => (b.state === "running") - (a.state === "running") || b.started - a.started);
-  return known.slice(0, FIRST).map((row) => row.id).sort();
+  return known.slice(0, DEFAULT_RUNS).map((row) => row.id).sort();
 }
 
 document.addEventListener("chosen", () => {

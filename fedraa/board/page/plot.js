@@ -1,7 +1,8 @@
 // Functions that draw plots in the colours of the page. Plotly is loaded once, after the list of runs is shown.
 "use strict";
+import { COLOURS, byId } from "./elements.js";
 
-const COLOURS = 7;
+// The dashes of lines in Plotly.
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
 const loaded = new Promise((resolve, reject) => {
@@ -33,8 +34,8 @@ export function axis(title, more = {}) {
   };
 }
 
-// Draw `traces()` with `layout()` into the plot, unless the plot shows the same data. While `kept` stays the same, the
-// reader's zoom is kept.
+// Draw the traces and the layout that `make` returns into the plot, unless the plot already shows them. The reader's zoom
+// is kept while `kept` stays the same.
 export async function draw(id, make, kept = "") {
   redrawn.set(id, () => draw(id, make, kept));
   const { traces, layout } = make();
@@ -62,7 +63,7 @@ dark.addEventListener("change", () => {
 // Call `zoomed(low, high)` when the reader zooms the horizontal axis, and `zoomed()` for the whole axis.
 export async function onZoom(id, zoomed) {
   await loaded;
-  const element = document.getElementById(id);
+  const element = byId(id);
   if (element.dataset.zooms) return;
   element.dataset.zooms = "yes";
   element.on("plotly_relayout", (change) => {

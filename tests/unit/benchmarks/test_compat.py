@@ -63,10 +63,10 @@ def test_main_tries_missing_combinations_and_keeps_finished_lines(tmp_path: Path
     out = tmp_path / "compat.csv"
     compat.main(("newest", "ray-2.48.0"), tmp_path, out)
     assert tried == ["newest", "ray-2.48.0"]
-    assert list(compat.read_table(out)) == ["ray-2.48.0", "newest"]
+    assert list(compat.read_combinations(out)) == ["ray-2.48.0", "newest"]
     compat.main((), tmp_path, out)
     assert sorted(tried) == sorted(compat.COMBINATIONS)
-    assert list(compat.read_table(out)) == list(compat.COMBINATIONS)
+    assert list(compat.read_combinations(out)) == list(compat.COMBINATIONS)
 
 
 def test_main_unknown_combination_is_refused(tmp_path: Path, tried: list[str]) -> None:

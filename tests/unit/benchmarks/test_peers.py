@@ -11,6 +11,7 @@ from refusals import refuses
 
 from benchmarks.system import peers
 from benchmarks.system.processes import unique_bytes
+from benchmarks.system.rows import write_table
 
 TINY = {"clients": 6, "cohort": 2, "samples": 20, "batch": 10, "rounds": 3, "hidden": (4,)}
 
@@ -20,7 +21,7 @@ def test_main_writes_a_row_per_system_and_keeps_rows_of_other_workloads(
 ) -> None:
     monkeypatch.setattr(peers, "WORKLOADS", {"tiny": ((1, 4, 4), TINY)})
     out = tmp_path / "peers.csv"
-    peers.write_rows(out, [dict.fromkeys(peers.COLUMNS, "1") | {"workload": "earlier", "system": "bare"}])
+    write_table(out, peers.COLUMNS, [dict.fromkeys(peers.COLUMNS, "1") | {"workload": "earlier", "system": "bare"}])
     peers.main(("tiny",), ("fedraa-local",), repeats=1, out=out)
     rows = list(csv.DictReader(out.open()))
     assert [(row["workload"], row["system"]) for row in rows] == [

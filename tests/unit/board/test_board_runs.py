@@ -20,10 +20,10 @@ from fedraa.report.runs import Run
 def looked(board: Board) -> dict[str, dict[str, object]]:
     """Return the rows of all runs after the board has read all files."""
     board._next_search = 0.0
-    board.look()
-    while board.read_on():
+    board.read_files()
+    while board.read_logs():
         pass
-    board.look()
+    board.read_files()
     return {name: make_row(run) for name, run in board.runs.items()}
 
 
@@ -76,7 +76,7 @@ def test_log_that_grows_byte_by_byte_gives_the_same_row(folder: Path, monkeypatc
             stream.write(evals[table.stat().st_size : int(share * len(evals))])
         row = looked(board)["first"]
     assert row | {"version": 0} == wanted | {"version": 0}
-    assert board.read == (len(events), len(events))
+    assert board.log_bytes == (len(events), len(events))
 
 
 def test_resumed_run_is_counted_again(folder: Path) -> None:
@@ -109,8 +109,8 @@ def test_run_that_disappears_is_no_error(folder: Path) -> None:
     looked(board)
     shutil.rmtree(folder / "first")
     run = board.runs["first"]
-    run.read()
-    run.look()
+    run.read_log()
+    run.read_files()
     assert run.state == "damaged"
     assert run.detail == f"run: {folder / 'first'} is not a run directory; it has no config.json"
 
@@ -267,7 +267,7 @@ def test_versions_grow(tmp_path: Path) -> None:
     numbers = iter(range(9))
     run = WatchedRun(tmp_path, "none", lambda: next(numbers))
     assert run.version == 0
-    run.look()
+    run.read_files()
     assert run.version == 1
-    run.look()
+    run.read_files()
     assert run.version == 1

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedraa import waiting
 from fedraa.callbacks import Limits, Progress, ProgressBar, RunStart, progress_bar
-from fedraa.callbacks.progress_bar import completed_fraction, progress_line
+from fedraa.callbacks.progress_bar import progress_line
 from fedraa.config.experiment import Experiment
 
 START = RunStart(Experiment(), Path("run"), Limits(200, None, None), resumed=False)
@@ -24,7 +24,7 @@ QUARTER = Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)
     [(200, None, 0.25), (None, 4.0, 0.5), (200, 4.0, 0.5), (100, 40.0, 0.5), (20, None, 1.0), (None, None, 0.0)],
 )
 def test_share_is_towards_the_nearest_limit(steps: int | None, time: float | None, expected: float) -> None:
-    assert completed_fraction(Progress(50, 2.0, None, 3, Limits(steps, time, None), 1.25, 2, 2)) == expected
+    assert Progress(50, 2.0, None, 3, Limits(steps, time, None), 1.25, 2, 2).completed_fraction == expected
 
 
 def test_figures_name_what_there_is() -> None:

@@ -15,7 +15,7 @@ import fedraa as fl
 from fedraa import waiting
 from fedraa.callbacks import Limits, Progress, ProgressBar, ProgressLog, RunStart
 from fedraa.callbacks import progress_log as progress_log_module
-from fedraa.cli.display import closing_table
+from fedraa.cli.display import print_result
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 
@@ -61,7 +61,7 @@ def test_method_object_is_shown_by_its_name(
         fl.resume(history.directory, rounds=4)
     starts = [re.search(r"\] (\S+) (runs|resumes) on digits", line) for line in caplog.messages]
     assert [match.groups() for match in starts if match] == [("mine", "runs"), ("mine", "resumes")]
-    closing_table(history)
+    print_result(history)
     assert capsys.readouterr().out.strip().startswith("mine on digits")
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 import fedraa as fl
 from fedraa.board.about import read_about, repeat_command
-from fedraa.cli.display import closing_table
+from fedraa.cli.display import print_result
 from fedraa.cli.main import COMMANDS, Run
 from fedraa.cli.parse import parse_command
 from fedraa.report.command import run_command
@@ -117,7 +117,7 @@ def test_every_page_has_that_call(run: fl.History, tmp_path: Path, capsys: pytes
     assert settings["model"] == "Net (given as an object)"
     shown = read_about(run.directory)
     assert repeat_command(shown.flags, shown.given) == told
-    closing_table(run)
+    print_result(run)
     assert settings["dataset"] in capsys.readouterr().out
 
 

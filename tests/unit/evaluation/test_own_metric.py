@@ -29,10 +29,10 @@ from fedraa.report.compare import CELLS, FROM_SUMMARY, PER_CELL
 from fedraa.report.runs import load_groups
 from fedraa.report.tables import make_method_table, make_run_table
 from fedraa.report.tables import table_metrics as report_columns
-from fedraa.rundir.event_log import EVAL_COLUMNS
 from fedraa.rundir.history import History
 from fedraa.rundir.summary import summarise_run
 
+EVAL_COLUMNS = ("step", "t", "wall", "accuracy", "loss", "client_mean", "client_std", "client_worst")
 SMALL: dict[str, Any] = {"engine": "local", "clients": 3, "hidden": (8,), "local_steps": 1, "updates": 6, "quiet": True}
 
 

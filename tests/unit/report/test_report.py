@@ -24,7 +24,7 @@ from fedraa.report.command import run_command
 from fedraa.report.comparison import comparison_pictures, hold_last, mean_curve
 from fedraa.report.landscape import measure_sharpness, measure_surface
 from fedraa.report.runs import Run, load_groups
-from fedraa.report.statistics import half_width95, mean_or_nan, welch_p_value, welch_p_value_of_summaries
+from fedraa.report.statistics import half_width95, mean_or_nan, welch_p_value
 from fedraa.report.tables import Cell, Table, configuration_tables, make_method_table, table_metrics
 from fedraa.report.timeline import select_clients, window_end
 from fedraa.rundir.digests import write_seal
@@ -57,15 +57,6 @@ def test_welch_is_the_closed_form_at_two_degrees_of_freedom() -> None:
     assert welch_p_value([1.0, 2.0], [5.0, 6.0]) == pytest.approx(1 - math.sqrt(32 / 34))
     assert welch_p_value([1.0], [5.0, 6.0]) is None
     assert welch_p_value([1.0, 1.0], [2.0, 2.0]) is None
-
-
-def test_welch_of_means_and_intervals_is_that_of_the_values() -> None:
-    a, b = [1.0, 2.0, 4.0], [3.0, 5.5, 6.0, 9.0]
-    known = [(mean_or_nan(values), half_width95(values), len(values)) for values in (a, b)]
-    assert welch_p_value_of_summaries(*known) == pytest.approx(welch_p_value(a, b))
-    assert welch_p_value_of_summaries(known[0], (math.inf, None, 3)) is None
-    assert welch_p_value_of_summaries((1.0, 0.0, 2), (2.0, 0.0, 2)) is None
-    assert welch_p_value_of_summaries(known[0], (1.0, None, 1)) is None
 
 
 def test_runs_are_grouped_over_seeds(runs: Path) -> None:
@@ -173,7 +164,7 @@ def test_each_evaluation_is_marked_unless_there_are_many(runs: Path, monkeypatch
         return sum(len(line.get_xdata()) for line in axes.get_lines() if line.get_marker() == ".")
 
     assert marks() == count
-    monkeypatch.setattr(sys.modules["fedraa.report.comparison"], "MOST_MARKS", 1)
+    monkeypatch.setattr(sys.modules["fedraa.report.comparison"], "MAX_MARKS", 1)
     assert marks() == 0
 
 

@@ -23,7 +23,6 @@ from fedraa.rundir.checkpoint import (
     load_latest,
     newest_first,
     read_state,
-    save_checkpoint,
     write_state,
 )
 from fedraa.vectors.client_rows import ClientRows
@@ -119,14 +118,14 @@ def anything(state: State) -> None:
 
 def test_the_two_newest_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     for step in (0, 5, 10):
-        save_checkpoint(tmp_path / "checkpoints", step, {"step": step})
+        Saver().save(tmp_path / "checkpoints", step, {"step": step})
     assert [path.name for path in newest_first(tmp_path / "checkpoints")] == ["00000010.ckpt", "00000005.ckpt"]
     assert load_latest(tmp_path / "checkpoints", anything) == {"step": 10}
 
 
 def test_damaged_newest_checkpoint_is_deleted_and_the_previous_one_read(tmp_path: Path) -> None:
     for step in (5, 10):
-        save_checkpoint(tmp_path, step, {"step": step})
+        Saver().save(tmp_path, step, {"step": step})
     newest = tmp_path / "00000010.ckpt"
     newest.write_bytes(newest.read_bytes()[:-1])
     (tmp_path / "00000015.ckpt.partial").write_bytes(b"half")
@@ -136,13 +135,13 @@ def test_damaged_newest_checkpoint_is_deleted_and_the_previous_one_read(tmp_path
 
 def test_checkpoint_ahead_of_the_log_is_not_used(tmp_path: Path) -> None:
     for step in (5, 10):
-        save_checkpoint(tmp_path, step, {"step": step})
+        Saver().save(tmp_path, step, {"step": step})
     assert load_latest(tmp_path, lambda state: None if state["step"] < 10 else "it is ahead of the log") == {"step": 5}
 
 
 def test_no_usable_checkpoint_is_refused(tmp_path: Path) -> None:
     assert load_latest(tmp_path, anything) is None
-    save_checkpoint(tmp_path, 5, {})
+    Saver().save(tmp_path, 5, {})
     with refuses("run", str(tmp_path), "00000005.ckpt: it is ahead"):
         load_latest(tmp_path, lambda state: "it is ahead of the log")
 

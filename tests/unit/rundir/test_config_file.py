@@ -11,7 +11,7 @@ from refusals import refuses
 from fedraa.api import resume, run
 from fedraa.config.experiment import Experiment
 from fedraa.replay.replay import replay
-from fedraa.rundir.checkpoint import Damaged, load_latest, read_state, save_checkpoint
+from fedraa.rundir.checkpoint import Damaged, Saver, load_latest, read_state
 from fedraa.rundir.config_file import FORMAT, read_config
 from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.history import History
@@ -80,10 +80,10 @@ def test_file_of_another_kind_is_refused(text: str, directory: Path) -> None:
 
 
 def test_a_checkpoint_has_a_format(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path / "new", 3, {"x": 1})
+    Saver().save(tmp_path / "new", 3, {"x": 1})
     assert read_state((tmp_path / "new" / "00000003.ckpt").read_bytes()) == {"format": FORMAT, "x": 1}
     assert load_latest(tmp_path / "new", lambda state: None) == {"x": 1}
-    save_checkpoint(tmp_path / "newer", 3, {"x": 1, "format": FORMAT + 1})
+    Saver().save(tmp_path / "newer", 3, {"x": 1, "format": FORMAT + 1})
     with refuses("run", "00000003.ckpt", str(FORMAT + 1)):
         load_latest(tmp_path / "newer", lambda state: None)
     with pytest.raises(Damaged):

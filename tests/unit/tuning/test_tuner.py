@@ -297,11 +297,11 @@ def test_trial_below_the_median_is_hopeless_from_three_tenths() -> None:
     ]
     judge = Judge(ended, "max")
     # The median is .65.
-    assert [judge.hopeless(tenth, 0.64) for tenth in (1, 2, 3)] == [False, False, True]
-    assert not Judge(ended, "max").hopeless(3, 0.66)
-    assert Judge(ended, "min").hopeless(3, 0.66)
+    assert [judge.should_stop(tenth, 0.64) for tenth in (1, 2, 3)] == [False, False, True]
+    assert not Judge(ended, "max").should_stop(3, 0.66)
+    assert Judge(ended, "min").should_stop(3, 0.66)
     # Three finished trials are too few.
-    assert not Judge(ended[:3], "max").hopeless(3, 0.1)
+    assert not Judge(ended[:3], "max").should_stop(3, 0.1)
 
 
 def test_tenths_are_of_the_nearest_limit() -> None:
