@@ -169,6 +169,7 @@ def _start_ray(folder: Path, cpus: int) -> str | None:
                 _skip_env_hook=True,
                 _system_config={"preload_python_modules": [PRELOADED]},
             )
+    # A failed start of Ray can raise any exception.
     except Exception as error:
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     return None

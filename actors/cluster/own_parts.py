@@ -53,6 +53,7 @@ def _pickling_error(part: object) -> str | None:
     try:
         pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
         pickler.dump(part)
+    # The pickling methods of a user's object can raise any exception.
     except Exception as error:
         return str(error) or type(error).__name__
     return None

@@ -111,6 +111,7 @@ class ParameterServer:
             self._outcome = Future()
             try:
                 self._outcome.set_result(self._execute(resume))
+            # Every exception that ends the run is the result of this call.
             except Exception as error:
                 self._outcome.set_exception(error)
         return self._outcome.result()

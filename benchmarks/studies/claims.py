@@ -231,9 +231,15 @@ def describe_verdict(claim: PaperClaim, comparisons: Sequence[Advantage]) -> str
     if undecided and not name.startswith(CANNOT_TELL):
         reasons = " or ".join(sorted(set(undecided)))
         text += f"; {len(undecided)} of {len(comparisons)} comparisons cannot tell ({reasons})"
-    if name == CANNOT_TELL_TOO_FEW:
-        text += describe_limit(strong)
-    if claim.why and name not in (REPRODUCED, NOT_RUN):
+    return text + describe_reason(claim, name, comparisons)
+
+
+def describe_reason(claim: PaperClaim, verdict: str, comparisons: Sequence[Advantage]) -> str:
+    """Return the end of a verdict's text: the number of seeds that would decide it, and the reason in the claim."""
+    text = ""
+    if verdict == CANNOT_TELL_TOO_FEW:
+        text += describe_limit(exclude_weak(comparisons))
+    if claim.why and verdict not in (REPRODUCED, NOT_RUN):
         text += f". {claim.why}"
     return text
 

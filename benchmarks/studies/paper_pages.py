@@ -14,8 +14,8 @@ from benchmarks.studies.claims import (
     PaperClaim,
     adjust_by_paper,
     compare_results,
-    describe_limit,
     describe_places,
+    describe_reason,
     format_row,
     load_claims,
     lower_margin,
@@ -24,10 +24,7 @@ from benchmarks.studies.forest import draw_forest
 from benchmarks.studies.results import RESULTS, Result, read_results
 from benchmarks.studies.tables import markdown_table
 from benchmarks.studies.verdict import (
-    CANNOT_TELL_TOO_FEW,
-    NOT_RUN,
     ONLY,
-    REPRODUCED,
     VERDICTS,
     Advantage,
     decide_verdict,
@@ -169,11 +166,7 @@ def _list_by_verdict(judged: Sequence[Judged]) -> str:
             text = f"- {one.claim.says} ({one.claim.place}: {one.claim.figures})"
             if verdict == ONLY:
                 text += f". It holds in: {describe_places(one.comparisons)}"
-            if verdict == CANNOT_TELL_TOO_FEW:
-                text += describe_limit(exclude_weak(one.comparisons))
-            if one.claim.why and verdict not in (REPRODUCED, NOT_RUN):
-                text += f". {one.claim.why}"
-            lines.append(text)
+            lines.append(text + describe_reason(one.claim, verdict, one.comparisons))
         lines.append("")
     return "\n".join(lines).rstrip()
 

@@ -1,6 +1,7 @@
 """Write the progress of a run to Python's logging.
 
-There is a line for each evaluation, and a line with the current state after 30 s without a line.
+There is a line for each evaluation, and a line with the current state after 30 s without a line. If the run is one of
+several, there is a line only at its end and after 30 s without a line.
 """
 
 import csv
@@ -24,7 +25,7 @@ class ProgressLog(Callback):
     If the user has not configured logging, the lines are printed. A resumed run does not log earlier evaluations again.
 
     Args:
-        place: A prefix of every line, such as `run 1/4`; empty for no prefix.
+        place: A prefix of every line, such as `run 1/4`, if the run is one of several; empty for a single run.
     """
 
     blocking = False
@@ -39,6 +40,8 @@ class ProgressLog(Callback):
         self._run: RunStart | None = None
         self._progress: Progress | None = None
         self._logged_step = -1
+        # The result of the last evaluation, for the line at the end of one of several runs.
+        self._result = ""
         self._open: ExitStack | None = None
         self._heartbeat: Heartbeat | None = None
 
@@ -57,7 +60,7 @@ class ProgressLog(Callback):
         self._open_log()
         if run.resumed:
             self._logged_step = max(self._logged_step, _last_step(run.directory))
-        if is_first:
+        if is_first and not self._place:
             begins = "resumes" if run.resumed else "runs"
             dataset = run.experiment.dataset
             self._log_line(f"{title_of_method(run.experiment.method)} {begins} on {dataset} | writes {run.directory}")
@@ -66,9 +69,11 @@ class ProgressLog(Callback):
         if step <= self._logged_step:
             return
         self._logged_step = step
-        self._log_line(
-            " | ".join([self._steps_text(step), self._time_text(t), *_metric_texts(metrics, self._main_metric)])
-        )
+        texts = _metric_texts(metrics, self._main_metric)
+        if self._place:
+            self._result = f" | {texts[0]}"
+        else:
+            self._log_line(" | ".join([self._steps_text(step), self._time_text(t), *texts]))
 
     def on_progress(self, progress: Progress) -> None:
         self._progress = progress
@@ -77,7 +82,8 @@ class ProgressLog(Callback):
     def on_end(self, event: Event) -> None:
         assert self._run is not None
         steps = self._steps_text(int(str(event["step"])))
-        self._log_line(f"ended by {event['reason']} | {steps} | {self._time_text(float(str(event['t'])))}")
+        time_text = self._time_text(float(str(event["t"])))
+        self._log_line(f"ended by {event['reason']} | {steps} | {time_text}{self._result}")
         if not self._place:
             self._log_line(f"next: {next_commands(self._run.directory)}")
 

@@ -15,6 +15,7 @@ from fedraa.cli.plan_cluster import cluster_lines
 from fedraa.cli.plan_data import show_data
 from fedraa.cli.plan_outlook import (
     MAX_SIMULATED,
+    Totals,
     async_outlook,
     first_round,
     rounds_outlook,
@@ -81,16 +82,14 @@ def show_plan(
     tasks: list[Task] = []
     energies: list[float] = []
 
-    def record_energy(kind: str, t: float, /, **fields: Any) -> None:
-        if "energy" in fields:
-            energies.append(fields["energy"])
-
+    totals: Totals | None
     if not schedule.scheduled:
-        tasks, total = first_round(spec, record_energy)
-        print_table(shapes_table(spec, tasks, total))
+        first = first_round(spec)
+        tasks, energies = first.tasks, first.energies
+        print_table(shapes_table(spec, tasks, first.total))
         print_table(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
         make_outlook = sampled_outlook if schedule.asynchronous else rounds_outlook
-        outlook = make_outlook(spec, tasks, total)
+        outlook, totals = make_outlook(spec, first)
     else:
         costs = make_cost_model(spec).table([part.widths for part in spec.submodels])
         planner = SchedulerRunner(SCHEDULER.copy_for_run(schedule.scheduler))
@@ -104,7 +103,10 @@ def show_plan(
             source = "K* of the Fed-RAA paper, from the costs in the table"
         print_line(f"delay bound    {planner.bound:.4g} ({source})")
         energies = task_energies(spec, costs)
-        outlook = async_outlook(spec, planner) if schedule.asynchronous else rounds_outlook(spec, *first_round(spec))
+        if schedule.asynchronous:
+            outlook, totals = async_outlook(spec, planner)
+        else:
+            outlook, totals = rounds_outlook(spec, first_round(spec))
     for line in (*describe_frozen_base(spec, tasks), *describe_tasks(spec)):
         print_line(line)
     if energies:
@@ -115,12 +117,22 @@ def show_plan(
         clients = f"each of the {spec.max_participants} clients that take part"
         print_line(f"per client     {format_quantity(per_client, 'B')} of the server memory for {clients}")
     print_line(f"expected       {outlook}")
+    if totals is not None:
+        print_line(f"in total       {describe_totals(totals)}")
     for line in cluster_lines(spec, nodes):
         print_line(line)
     for line in privacy_lines(spec, epsilon):
         print_line(line)
     for name, part in custom_components(experiment.model_dump(mode="json")):
         print_line(f"component      {name} {part}")
+
+
+def describe_totals(totals: Totals) -> str:
+    """Return the traffic of a run as text, and its energy if it is known."""
+    text = f"{format_quantity(totals.down, 'B')} down, {format_quantity(totals.up, 'B')} up"
+    if totals.energy is not None:
+        text += f", {format_quantity(totals.energy, 'J')}"
+    return text
 
 
 def describe_uncut_groups(spec: RunSpec) -> list[str]:

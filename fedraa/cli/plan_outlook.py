@@ -4,10 +4,10 @@ For a method with rounds, they are computed from the first round. For an asynchr
 simulation without training.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import ceil, inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import Floats, Task
-from fedraa.server.tasks import Record
 from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
@@ -33,21 +32,74 @@ AVAILABILITY_ROUNDS = 20
 DRY_STEPS = 20_000
 
 
-def ignore_event(kind: str, t: float, /, **fields: object) -> None:
-    """Do nothing with a log event."""
+@dataclass
+class Totals:
+    """The expected traffic and energy of all tasks of a run.
 
-
-def first_round(spec: RunSpec, record: Record = ignore_event) -> tuple[list[Task], int]:
-    """Return the tasks of the first round, at most `MAX_SIMULATED`, and the number of clients in it.
-
-    `record` receives the log events of these tasks.
+    Attributes:
+        down: Bytes that the clients receive.
+        up: Bytes that the clients send.
+        energy: Joules; None if the devices have no watts.
     """
-    server = make_server(spec, record)
+
+    down: float = 0.0
+    up: float = 0.0
+    energy: float | None = None
+
+    def scale(self, factor: float) -> "Totals":
+        """Return the totals of `factor` times as many tasks."""
+        energy = None if self.energy is None else self.energy * factor
+        return Totals(self.down * factor, self.up * factor, energy)
+
+
+class FirstRound(NamedTuple):
+    """The tasks of the first round, or a sample of them.
+
+    Attributes:
+        tasks: The tasks [n].
+        total: The number of all tasks of the round.
+        down: The bytes that the client of each task receives [n].
+        energies: The joules of each task [n]; empty if the devices have no watts.
+    """
+
+    tasks: list[Task]
+    total: int
+    down: list[float]
+    energies: list[float]
+
+    def sum_costs(self, weights: Floats, up_share: float = 1.0) -> Totals:
+        """Return the weighted sums of the costs of the tasks.
+
+        Args:
+            weights: The number of tasks of the run that each task of the first round represents [n].
+            up_share: The fraction of tasks of which the client sends its update.
+        """
+        energy = float(weights @ self.energies) if self.energies else None
+        return Totals(
+            down=float(weights @ self.down),
+            up=up_share * float(weights @ [task.bytes_up for task in self.tasks]),
+            energy=energy,
+        )
+
+
+def first_round(spec: RunSpec) -> FirstRound:
+    """Return the tasks of the first round, at most `MAX_SIMULATED`."""
+    down: list[float] = []
+    energies: list[float] = []
+
+    def record_task(kind: str, t: float, /, **fields: Any) -> None:
+        if kind != "dispatch":
+            return
+        down.append(fields["bytes_down"])
+        if "energy" in fields:
+            energies.append(fields["energy"])
+
+    server = make_server(spec, record_task)
     clients = np.fromiter(server.begin(), np.int64)
     costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[clients, 0]
-    return [server.assign(client, 0.0) for client in clients[spread_by_rank(costs, MAX_SIMULATED)].tolist()], len(
-        clients
-    )
+    sample = clients[spread_by_rank(costs, MAX_SIMULATED)].tolist()
+    tasks = [server.assign(client, 0.0) for client in sample]
+    return FirstRound(tasks, len(clients), down, energies)
 
 
 def spread_by_rank(costs: Floats, count: int) -> Ints:
@@ -58,8 +110,8 @@ def spread_by_rank(costs: Floats, count: int) -> Ints:
     return np.sort(by_cost[np.linspace(0, len(costs) - 1, count).round().astype(np.int64)])
 
 
-def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
-    """Return a sentence on the expected steps, time and staleness of an asynchronous run."""
+def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]:
+    """Return a sentence on the expected steps, time and staleness of an asynchronous run, and its totals."""
     limits = spec.limits
     rule: Any = spec.method.update
     sample = np.arange(len(planner.costs))
@@ -69,7 +121,8 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))
     ledger = first_ledger(spec, planner.for_clients(sample))
-    cost = make_task_cost(spec, sample)
+    totals = Totals()
+    cost = make_task_cost(spec, sample, totals)
     dry = dry_run(ledger, rule, spec.timing, cost, steps=min(sample_steps, DRY_STEPS), time=limits.time)
     steps = dry.steps * times
     time = dry.time
@@ -77,15 +130,20 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> str:
         rate = steps / dry.time
         steps = _steps_within(spec, rate)
         time = steps / rate
+    costs = make_cost_model(spec)
+    totals.up = sum(
+        count * costs.moved_bytes(part.widths)[1] for count, part in zip(dry.tasks, spec.submodels, strict=True)
+    )
     shares = ""
     if len(dry.tasks) > 1:
         percentages = " ".join(f"{count / max(1, sum(dry.tasks)):.0%}" for count in dry.tasks)
         shares = f" ({percentages} by fragment)"
     notes = _goal_note(spec) + _sample_note(len(sample), len(planner.costs)) + _unknown_losses_note(spec)
-    return (
+    sentence = (
         f"{steps:.0f} updates in time {time:.4g}{shares}, staleness {times * dry.staleness_mean:.2f}, "
         f"at most {times * dry.staleness_max:.0f}{notes}"
     )
+    return sentence, totals.scale(steps / max(1, dry.steps))
 
 
 def _steps_within(spec: RunSpec, rate: float) -> float:
@@ -115,12 +173,13 @@ def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
     )
 
 
-def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], float]:
+def make_task_cost(spec: RunSpec, clients: Ints, totals: Totals | None = None) -> Callable[[Dispatch, float], float]:
     """Return a function that computes the cost of a task from the task and its sending time.
 
     Args:
         spec: The run.
         clients: The simulated clients [n]. Client i of the simulation is client `clients[i]` of the run.
+        totals: The function adds the received bytes and the energy of each task to these totals.
     """
     costs = make_cost_model(spec)
     shapes = [submodel.widths for submodel in spec.submodels]
@@ -131,57 +190,75 @@ def make_task_cost(spec: RunSpec, clients: Ints) -> Callable[[Dispatch, float], 
         # A client that continues from its own weights downloads nothing.
         if task.resent:
             down = 0
-        return costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)
+        client = int(clients[task.client])
+        if totals is not None:
+            totals.down += down
+            energy = costs.energy(shapes[task.fragment], client, down, up, now)
+            if energy is not None:
+                totals.energy = (totals.energy or 0.0) + energy
+        return costs.cost(shapes[task.fragment], client, down, up, now)
 
     return dispatch_cost
 
 
-def sampled_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
-    """Return a sentence about the expected steps and time of an asynchronous run with random submodels.
+def sampled_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals]:
+    """Return a sentence about the expected steps and time of an asynchronous run with random submodels, and totals.
 
     The estimate assumes that all tasks of a client cost as much as its first task.
 
     Args:
         spec: The run.
-        tasks: The first task of each client, or of a sample of the clients.
-        total: The number of clients.
+        first: The first task of each client, or of a sample of the clients.
     """
-    rate = sum(1 / task.cost for task in tasks) / spec.method.update.per_step * total / len(tasks)
+    tasks, total = first.tasks, first.total
+    rates = np.array([1 / task.cost for task in tasks])
+    rate = float(rates.sum()) / spec.method.update.per_step * total / len(tasks)
     steps = _steps_within(spec, rate)
     condition = f"if all tasks are like the first{_goal_note(spec)}{_sample_note(len(tasks), total)}"
-    return f"{steps:.0f} updates in time {steps / rate:.4g}, {condition}"
+    sentence = f"{steps:.0f} updates in time {steps / rate:.4g}, {condition}"
+    return sentence, first.sum_costs(rates * (steps * spec.method.update.per_step / rates.sum()))
 
 
-def rounds_outlook(spec: RunSpec, tasks: Sequence[Task], total: int) -> str:
-    """Return a sentence about a run with rounds: its expected number of rounds, and its expected time.
+def rounds_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals | None]:
+    """Return a sentence about the expected rounds and time of a run with rounds, and its totals.
 
-    The estimate assumes that all rounds are like the first round.
-
-    Args:
-        spec: The run.
-        tasks: The tasks of the first round, or a sample of them.
-        total: The number of tasks of this round.
+    The estimate assumes that all rounds are like the first round. With a deadline, the totals are None, because the
+    number of late clients is unknown.
     """
+    tasks, total = first.tasks, first.total
     limits = spec.limits
-    longest = _round_duration(spec, tasks, total)
+    longest = _round_duration(spec, first)
     steps = limits.steps or np.inf
     if limits.time is not None:
         steps = min(steps, limits.time // longest)
     time = steps * longest
     condition = f"if all rounds are like the first{_goal_note(spec)}{_sample_note(len(tasks), total)}"
-    return f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {condition}"
+    sentence = f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {condition}"
+    schedule: Any = spec.method.schedule
+    if schedule.deadline is not None:
+        return sentence, None
+    weights = np.full(len(tasks), steps * total / len(tasks))
+    return sentence, first.sum_costs(weights, up_share=_waited_tasks(spec, first) / len(tasks))
 
 
-def _round_duration(spec: RunSpec, tasks: Sequence[Task], total: int) -> float:
+def _waited_tasks(spec: RunSpec, first: FirstRound) -> int:
+    """Return the number of tasks of the first round for which the server waits."""
+    schedule: Any = spec.method.schedule
+    if schedule.over_selection == 1:
+        return len(first.tasks)
+    participation: Any = participation_of(schedule)
+    count: int = participation.count
+    return ceil(len(first.tasks) * count / first.total)
+
+
+def _round_duration(spec: RunSpec, first: FirstRound) -> float:
     """Return the expected duration of a round in time units, without random factors (`jitter`).
 
     If devices are not always available, the result is the mean over `AVAILABILITY_ROUNDS` rounds.
     """
     schedule: Any = spec.method.schedule
-    last = len(tasks)
-    if schedule.over_selection > 1:
-        participation: Any = participation_of(schedule)
-        last = ceil(len(tasks) * participation.count / total)
+    tasks = first.tasks
+    last = _waited_tasks(spec, first)
     timing = replace(spec.timing, jitter=0.0)
     rounds = 1 if timing.availability is None else AVAILABILITY_ROUNDS
     now = 0.0

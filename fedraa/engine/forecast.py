@@ -84,7 +84,9 @@ def dry_run(
         else:
             result = applied.apply_update(update, model)
         done = ledger.commit(number, loss=inf, new_version=result.new_version, keep_task=result.keep_task)
-        for client in done.next_clients:
-            send_task(client)
+        # A run ends before it sends more tasks.
+        if ledger.step < steps:
+            for client in done.next_clients:
+                send_task(client)
     known = staleness or [0]
     return Forecast(now, ledger.step, tuple(tasks), float(np.mean(known)), max(known), tuple(clients))

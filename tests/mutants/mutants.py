@@ -11,6 +11,7 @@ FULL = "tests/numerics/test_methods_full.py"
 TERMS = "tests/numerics/test_methods_terms.py"
 SUBMODELS = "tests/numerics/test_methods_submodels.py"
 POLICIES = "tests/numerics/test_policies.py"
+REGIONS = "tests/numerics/test_masked_regions.py"
 SOLVER = "tests/numerics/test_solver.py"
 BILLS = "tests/numerics/test_bills.py"
 RAA = "tests/numerics/test_fed_raa.py"
@@ -263,18 +264,18 @@ MUTANTS: list[Mutant] = [
         (
             "if context.client not in large:",
             "if not large:",
-            POLICIES,
+            REGIONS,
         ),
         (
             "return frozenset(order[: run.clients // 2].tolist())",
             "return frozenset(range(run.clients // 2))",
-            POLICIES,
+            REGIONS,
         ),
-        ("if context.round == 0:", "if context.round < 0:", POLICIES),
+        ("if context.round == 0:", "if context.round < 0:", REGIONS),
     ),
     *_in(
         "fedraa/submodels/masks.py",
-        ("mine = units * parts // count", "mine = units % parts", POLICIES),
+        ("mine = units * parts // count", "mine = units % parts", REGIONS),
         ("shared = np.ones(traced.size, dtype=bool)", "shared = np.zeros(traced.size, dtype=bool)", POLICIES),
     ),
     *_in(

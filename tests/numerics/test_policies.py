@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from policy_draws import FIRST, SECOND, SEED, SIZE, THETA, draws, trained, turn
 from refusals import refuses
 from tiny import Stepped, spec
 from torch import nn
@@ -15,54 +15,18 @@ from torch import nn
 from fedraa import Experiment
 from fedraa.engine.build import build_run
 from fedraa.models import build_model
-from fedraa.rng import generator
 from fedraa.submodels import Traced
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import find_maskable_names, find_removable_blocks
-from fedraa.submodels.masks import hidden_parts
 from fedraa.submodels.policies.masked import FourWay, Pruned, rank_parts
 from fedraa.submodels.policies.policy import Capacities, RoundContext, RunContext
-from fedraa.submodels.policies.regions import Arbitrary, RegionSchedule
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 from fedraa.submodels.policies.slices import DisjointGroups, Prefix, Rolling
 from fedraa.submodels.tracing.trace import trace_module
 
-# The model has two hidden layers between 3 features and 2 classes.
-FIRST, SECOND, SIZE = 8, 4, 8 * 3 + 8 + 4 * 8 + 4 + 2 * 4 + 2
 # These are all coordinates except the output bias.
 MASKED = SIZE - 2
-CLIENTS, SEED = 6, 5
 FULL = (FIRST, SECOND)
-# These policies are bound to a run.
-Policy = Any
-
-
-@pytest.fixture(scope="module")
-def net() -> Traced:
-    torch.manual_seed(0)
-    layers = nn.Linear(3, FIRST), nn.ReLU(), nn.Linear(FIRST, SECOND), nn.ReLU(), nn.Linear(SECOND, 2)
-    return trace_module(nn.Sequential(*layers), torch.zeros(2, 3))
-
-
-THETA = np.random.default_rng(2).normal(size=SIZE).astype(np.float32)
-
-
-def turn(run: RunContext, client: int, round: int) -> RoundContext:
-    return RoundContext(client, round, client, run.clients, 0.0, THETA, run)
-
-
-def draws(policy: Policy, net: Traced, rounds: int, clients: int = CLIENTS, seed: int = SEED) -> list[list[Assignment]]:
-    """Return the assignments by round and client. All clients are in every cohort."""
-    run = RunContext(net, clients, seed)
-    sampler = policy.bind(run)
-    return [[sampler.draw(turn(run, n, r)) for n in range(clients)] for r in range(rounds)]
-
-
-def trained(choice: Assignment) -> np.ndarray:
-    """Return a vector [d] with 1 for each trained coordinate of the full model."""
-    mask = np.zeros(SIZE, int)
-    mask[choice.where] = 1
-    return mask
 
 
 def units(choice: Assignment) -> tuple[list[int], list[int]]:
@@ -200,164 +164,6 @@ def test_subdismo_splits_the_blocks_in_four(net: Traced) -> None:
             parts = [quarters[1 << bit] for bit in range(4) if choice.label >> bit & 1]
             np.testing.assert_array_equal(trained(choice)[:MASKED], np.sum(parts, axis=0))
     assert (trained(both[0][0]) != trained(both[1][0])).any()
-
-
-def of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
-    """Return the parameters of a network 3-8-4-2 in these quarters of its hidden units (2 of 8, and 1 of 4).
-
-    The output weights of a hidden unit belong to its quarter. The two output biases are in the quarters 0 and 2.
-    """
-    first, second = np.array([unit // 2 in chosen for unit in range(8)]), np.array([u in chosen for u in range(4)])
-    weights = [np.repeat(first, 3), first, np.repeat(second, 8), second, np.tile(second, 2), second[[0, 2]]]
-    return np.concatenate(weights)
-
-
-@pytest.mark.parametrize("level", ["L", "S", "MIX"])
-def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str) -> None:
-    rounds = draws(Arbitrary(level), net, 22)
-    large = {"L": range(CLIENTS), "S": (), "MIX": generator(SEED, "levels").permutation(CLIENTS)[:3].tolist()}[level]
-    regions = [2 if client in large else 1 for client in range(CLIENTS)]
-    for number, choices in enumerate(rounds):
-        masks = np.array([trained(choice) for choice in choices])
-        if number == 0:
-            assert masks.all()
-            continue
-        chosen = [{bit for bit in range(4) if choice.label >> bit & 1} for choice in choices]
-        assert [len(mine) for mine in chosen] == regions
-        for mask, mine in zip(masks, chosen, strict=True):
-            np.testing.assert_array_equal(mask == 1, of_regions(mine))
-        # All clients train the same region, and no client trains the others.
-        if number % 10 == 0:
-            most = max(chosen, key=len)
-            assert all(mine <= most for mine in chosen)
-            np.testing.assert_array_equal(masks.sum(axis=0) == 0, ~of_regions(most))
-    # The clients are drawn at random; they are not always the last clients.
-    assert {rounds[10][0].label, rounds[20][0].label} != {0b1100, 0b1000}
-    assert len({choice.label for choices in rounds for choice in choices}) > 4
-    assert [len(set(map(str, [c.label for c in rounds[r]]))) > 1 for r in (1, 2, 3)] == [True] * 3
-    never = draws(Arbitrary(level, uncovered_every=0), net, 11)[10]
-    assert len({choice.label for choice in never}) > 1
-
-
-def test_who_trains_two_regions_and_which_ones_a_gap_has_are_drawn(net: Traced) -> None:
-    halves, gaps = set(), set()
-    for seed in range(12):
-        second, third = draws(Arbitrary("MIX", uncovered_every=2), net, 4, seed=seed)[1:3]
-        halves.add(tuple(bin(choice.label).count("1") for choice in second))
-        gaps.add(max(choice.label for choice in third))
-    assert len(halves) > 6
-    assert len(gaps) > 2
-    # Three clients train two regions, and three train one.
-    assert {sum(half) for half in halves} == {9}
-
-
-@pytest.mark.parametrize(
-    ("name", "example"),
-    [
-        ("mlp", torch.zeros(2, 64)),
-        ("cnn", torch.zeros(2, 1, 28, 28)),
-        ("fasttext", torch.zeros(2, 9, dtype=torch.int64)),
-    ],
-)
-def test_regions_are_a_partition_of_theta(name: str, example: torch.Tensor) -> None:
-    """L, S and MIX train 50, 25 and 37.5 % of theta at any depth. Every parameter is in exactly one region."""
-    hidden = (64, 64, 64, 64) if name == "mlp" else (200,)
-    traced = trace_module(build_model(name, example, 10, hidden=hidden, dropout=0.0, seed=0), example)
-    part = hidden_parts(traced, 4)
-    shares = np.bincount(part, minlength=4) / traced.size
-    assert len(part) == traced.size
-    assert part.min() >= 0
-    assert shares == pytest.approx([0.25] * 4, abs=0.02)
-    names = [f"{each.rpartition('.')[0]}.weight" for each in traced.names if each.endswith("bias")]
-    head = part[: traced.offsets[-1]][traced.offsets[-2] :].reshape(10, -1)
-    # The weights of a hidden unit to all classes are in the region of the unit.
-    assert (head == head[0]).all()
-    # The bias of a unit is in the region of its weights.
-    for each in names[:-1]:
-        at, bias = traced.names.index(each), traced.names.index(each.replace("weight", "bias"))
-        rows = traced.shapes[at][0]
-        start, b = traced.offsets[at], traced.offsets[bias]
-        weights = part[start : start + int(np.prod(traced.shapes[at]))].reshape(rows, -1)
-        assert (weights == weights[:, :1]).all()
-        np.testing.assert_array_equal(weights[:, 0], part[b : b + rows])
-
-
-def test_levels_train_their_shares(net: Traced) -> None:
-    for level, share in {"L": 0.5, "S": 0.25, "MIX": 0.375}.items():
-        rounds = draws(Arbitrary(level, uncovered_every=0), net, 200)[1:]
-        mean = np.mean([trained(choice).mean() for choices in rounds for choice in choices])
-        assert mean == pytest.approx(share, abs=0.01)
-
-
-def test_regions_of_units_are_those_between_units_of_both_sides(net: Traced) -> None:
-    """A region has 2 of 8 and 1 of 4 units. At S a client trains 3 * 2 + 2 + 2 * 1 + 1 + 1 * 2 + 2 parameters."""
-    rounds = draws(Arbitrary("S", uncovered_every=4, regions="units"), net, 60)
-    masks = [trained(choice) for choices in rounds[1:] for choice in choices]
-    assert {int(mask.sum()) for mask in masks} == {15}
-    hidden = [tuple(mask[32:64]) for mask in masks]
-    # Regions of the two layers are combined in all ways, so every weight of the matrix is trained at some time.
-    assert len(set(hidden)) == 16
-    # This round is a gap: all clients train the same region.
-    assert len({tuple(trained(choice)) for choice in rounds[4]}) == 1
-
-
-def test_capacities_set_the_regions_of_a_client_and_its_work(net: Traced) -> None:
-    """The capacities 1, .8 and .25 give all, three and one of four regions. The cost is the trained share."""
-    policy = Arbitrary(capacities=(1.0, 0.8, 0.25), uncovered_every=0)
-    for number, choices in enumerate(draws(policy, net, 12)):
-        for client, choice in enumerate(choices):
-            regions = 4 if number == 0 else (4, 3, 1)[client % 3]
-            if regions == 4:
-                assert (choice.mask, choice.work) == (None, 1.0)
-            else:
-                assert bin(choice.label).count("1") == regions
-                assert choice.work == pytest.approx(trained(choice).sum() / SIZE)
-                assert choice.sends_mask
-    assert {choice.work for choices in draws(Arbitrary("S"), net, 3) for choice in choices} == {1.0}
-
-
-def test_capacities_and_a_level_are_refused_together() -> None:
-    with refuses("capacities"):
-        Arbitrary("S", capacities=(0.5,))
-
-
-def test_mix_can_be_drawn_every_round(net: Traced) -> None:
-    rounds = draws(Arbitrary("MIX", uncovered_every=0, redraw=True), net, 401)[1:]
-    large = np.array([[bin(choice.label).count("1") == 2 for choice in choices] for choices in rounds])
-    assert (large.sum(axis=1) == 3).all()
-    # A client is large in half of 400 rounds, within four standard deviations.
-    assert (abs(large.sum(axis=0) - 200) < 4 * np.sqrt(400 / 4)).all()
-
-
-@pytest.mark.parametrize(
-    ("coverage", "trained_regions", "tau", "clients_of_regions"),
-    [(1, 4, 4, [7, 1, 1, 1]), (2, 4, 4, [4, 2, 2, 2]), (10, 1, 4, [10]), (1, 4, 31, [7, 1, 1, 1])],
-)
-def test_region_schedule_sets_coverage_regions_and_spells(
-    net: Traced, coverage: int, trained_regions: int, tau: int, clients_of_regions: list[int]
-) -> None:
-    """Gamma* is the lowest number of clients of a trained region, S* the number of regions, tau the longest wait."""
-    rounds = draws(RegionSchedule(coverage, trained_regions, tau), net, 130, clients=10)
-    assert all(choice.mask is None for choice in rounds[0])
-    labels = np.array([[choice.label for choice in choices] for choices in rounds])
-    for choices in labels[1:]:
-        assert sorted(np.unique(choices, return_counts=True)[1], reverse=True) == clients_of_regions
-    waits = set()
-    for client, region in np.ndindex(10, 4):
-        turns = [0, *(1 + np.flatnonzero(labels[1:, client] == 1 << region))]
-        waits.add(int(np.diff(turns).max()))
-    assert max(waits) == tau
-    masks = {int(choice.label): trained(choice) for choice in rounds[1]}
-    for label, mask in masks.items():
-        np.testing.assert_array_equal(mask == 1, of_regions({label.bit_length() - 1}))
-
-
-@pytest.mark.parametrize(
-    ("field", "values"), [("trained", {"trained": 5}), ("tau", {"tau": 3}), ("submodel.coverage", {"coverage": 2})]
-)
-def test_region_schedule_refuses_impossible_settings(net: Traced, field: str, values: dict[str, int]) -> None:
-    with refuses(field):
-        RegionSchedule(**values).bind(RunContext(net, 7, SEED))
 
 
 @pytest.fixture(scope="module")

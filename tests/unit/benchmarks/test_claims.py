@@ -17,6 +17,7 @@ from benchmarks.studies.claims import (
     compare_results,
     describe_comparisons,
     describe_limit,
+    describe_reason,
     describe_verdict,
     load_claims,
     study_metrics,
@@ -29,6 +30,7 @@ from benchmarks.studies.recipes.scale import SIZES, Scale
 from benchmarks.studies.results import RESULTS, Line, Result, mean_accuracies, read_result, read_results
 from benchmarks.studies.setting import chance_level
 from benchmarks.studies.verdict import (
+    CANNOT_TELL_TOO_FEW,
     NOISE,
     NOT_RUN,
     ONLY,
@@ -144,6 +146,15 @@ def test_limit_is_the_comparison_that_needs_the_fewest_seeds() -> None:
     easy, hard = replace(noise, enough_seeds=20, where="standard"), replace(noise, enough_seeds=30)
     assert describe_limit([hard, noise, easy]).endswith("about 20 seeds would decide a comparison: standard, a over b")
     assert describe_limit([noise]) == ""
+
+
+def test_reason_of_too_few_seeds_is_the_limit_and_the_reason_in_the_claim() -> None:
+    coarse = replace(of((1, 9), (2, 3)), coarse=True, enough_seeds=20)
+    claim = replace(load_claims()[0], why="Too small.")
+    reason = describe_reason(claim, CANNOT_TELL_TOO_FEW, [coarse])
+    assert reason == f"{describe_limit([coarse])}. Too small."
+    assert describe_reason(claim, NOISE, [coarse]) == ". Too small."
+    assert describe_reason(claim, NOT_RUN, [coarse]) == ""
 
 
 def test_comparisons_with_too_few_seeds_do_not_hold() -> None:

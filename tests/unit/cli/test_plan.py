@@ -13,7 +13,7 @@ from fedraa.cli.main import main
 from fedraa.cli.plan import device_classes, server_bytes, show_plan
 from fedraa.cli.plan_cluster import NodeNeeds
 from fedraa.cli.plan_data import label_concentration
-from fedraa.cli.plan_outlook import first_ledger, first_round, make_task_cost
+from fedraa.cli.plan_outlook import Totals, first_ledger, first_round, make_task_cost
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build_run
@@ -109,8 +109,51 @@ def test_the_delay_bound_and_the_outlook_are_told(capsys: pytest.CaptureFixture[
 def test_rounds_take_as_long_as_their_slowest_client(capsys: pytest.CaptureFixture[str]) -> None:
     # Each client has 479 samples, and the slow client takes 1 / 0.5.
     lines = printed(capsys, "--method fedavg --clients 3 --compute 0.5:0.3333,2:0.6667 --rounds 4")
-    assert lines[-1][:6] == ["expected", "4", "rounds", "of", "2", "in"]
-    assert lines[-1][7] == "8,"
+    assert lines[-2][:6] == ["expected", "4", "rounds", "of", "2", "in"]
+    assert lines[-2][7] == "8,"
+
+
+def test_plan_prints_the_traffic_and_the_energy_of_all_tasks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = tmp_path / "devices.csv"
+    devices.write_text("compute,downlink,watts_train,watts_down\n" + "1e9,15010,0,2\n" * 4)
+    flags = f"--method fedavg --clients 4 --hidden 200 --compute {devices} --units physical --rounds 3"
+    [total] = [words for words in printed(capsys, flags) if words[:2] == ["in", "total"]]
+    # Each of 3 rounds sends 15010 parameters of 4 bytes to 4 clients, in 4 s each, and receives as much.
+    assert total[2:] == ["720", "kB", "down,", "720", "kB", "up,", f"{3 * 4 * 4 * 2}", "J"]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"method": "fed-raa", "updates": 60},
+        {"method": "fed-raa", "updates": 60, "concurrency": 3},
+        {"method": "fedbuff", "buffer_size": 4, "updates": 9},
+        {"method": "fedasync", "time": 3.0},
+        {"method": "scaffold", "rounds": 2},
+    ],
+)
+def test_planned_totals_are_those_of_the_run(
+    flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = tmp_path / "devices.csv"
+    devices.write_text("compute,downlink,watts_train,watts_down\n" + "1e6,1e6,5,2\n3e6,5e5,4,1\n" * 4)
+    fields: dict[str, Any] = {"clients": 8, "compute": devices, "units": "physical", "local_steps": 1}
+    fields |= {"engine": "local", "quiet": True}
+    totals: list[Totals] = []
+    monkeypatch.setattr("fedraa.cli.plan.describe_totals", lambda planned: totals.append(planned) or "")
+    experiment = Experiment(**fields | flags)
+    show_plan(experiment)
+    summary = run(experiment.replace_fields({"out": tmp_path / "run"})).summary
+    [planned] = totals
+    assert (planned.down, planned.up) == (summary["bytes_down"], summary["bytes_up"])
+    assert planned.energy == pytest.approx(summary["energy"], rel=1e-9)
+
+
+def test_plan_of_rounds_with_a_deadline_prints_no_totals(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "--method fedavg --rounds 3 --deadline 0.1")
+    assert not [words for words in lines if words[:2] == ["in", "total"]]
 
 
 def test_that_few_clients_stand_for_all_is_told(
@@ -119,7 +162,7 @@ def test_that_few_clients_stand_for_all_is_told(
     monkeypatch.setattr("fedraa.cli.plan_outlook.MAX_SIMULATED", 3)
     for flags in ("--method fedavg --rounds 4", "--method fed-raa-sync --rounds 4"):
         lines = printed(capsys, f"{flags} --clients 9")
-        assert " 3 of the 9 clients" in " ".join(lines[-1])
+        assert " 3 of the 9 clients" in " ".join(lines[-2])
 
 
 def test_an_infeasible_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
