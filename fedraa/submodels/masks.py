@@ -27,27 +27,6 @@ def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.nda
     return np.less(rng.random(traced.size), p)
 
 
-def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return a mask [d] that selects values by their rank, from the smallest to the largest absolute value.
-
-    `(0.75, 1)` selects the largest quarter. `(0, 0.25)` selects the smallest quarter. The papers of OAP and RA-Fed
-    number the quarters from the smallest to the largest. In their released code the quarters are random, because the
-    code uses the result of argsort as ranks.
-
-    Args:
-        vector: The vector [d].
-        low: The smallest selected rank, divided by d.
-        high: The rank after the largest selected rank, divided by d.
-    """
-    if not 0 <= low < high <= 1:
-        raise InputError("low, high", got=(low, high), expected="0 <= low < high <= 1")
-    rank = np.empty(vector.size, dtype=np.int64)
-    rank[np.argsort(np.abs(vector), kind="stable")] = np.arange(vector.size)
-    bounds = np.rint(np.array([low, high]) * vector.size)
-    chosen: np.ndarray = (rank >= bounds[0]) & (rank < bounds[1])
-    return chosen
-
-
 def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
     """Return a mask [d] that selects the `count` values with the largest absolute value.
 
