@@ -14,9 +14,9 @@ from fedraa.messages import Update
 
 # The learning rate stays within this factor of its initial value.
 MAX_FACTOR = 1e4
-# Until the losses have fallen by the share RISE, the learning rate is at most this multiple of its initial value. If only
-# the biases of a model learn at first, the cosines are high and the losses stay the same. The rate would otherwise grow
-# until the model is destroyed.
+# Until the losses have fallen by the share RISE, the learning rate is at most this multiple of its initial value. If
+# only the biases of a model learn at first, the cosines are high and the losses stay the same. The rate would otherwise
+# grow until the model is destroyed.
 MAX_EARLY_FACTOR = 8
 # A client's loss has risen if it exceeds the client's lowest loss by this share of the client's first loss.
 RISE = 0.1
@@ -75,8 +75,8 @@ class AdaptiveFactor(Stateful):
         factor <- factor * exp((c - target) / N)
     If the losses have risen in most of the last N updates, and for most of the recent clients:
         factor <- half of the smaller of factor and b, but at least b / 4 and h / 16
-    b is the factor at which the losses were lowest, and h the highest such factor since the start. The factor is at most 8
-    until the median of the last N relative losses, each divided by its client's first loss, has been below 0.9.
+    b is the factor at which the losses were lowest, and h is the highest such factor since the start. The factor is at
+    most 8 until the median of the last N losses, each divided by its client's first loss, has been below 0.9.
 
     N is the number of clients that train at the same time. The cosine decreases as the rate grows. So the rule is
     similar to hypergradient descent (Baydin et al. 2018) on the logarithm of the rate. That method compares two
