@@ -65,7 +65,6 @@ class FirstBlocks(WithCapacities):
         if not isinstance(skeleton, EarlyExits):
             return Pure(lambda context: Assignment(1, whole))
         blocks = len(skeleton.blocks)
-        sizes = [int(np.prod(shape)) for shape in traced.shapes]
         flops = []
         for depth in range(1, blocks + 1):
             skeleton.depth = depth
@@ -74,7 +73,7 @@ class FirstBlocks(WithCapacities):
             Assignment(
                 depth,
                 whole,
-                np.repeat([_block_number(name) < depth for name in traced.names], sizes),
+                traced.mask_of([name for name in traced.names if _block_number(name) < depth]),
                 mask_by_label=True,
                 work=flops[depth - 1] / flops[-1],
             )

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from itertools import chain
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -75,11 +74,10 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
 
 
 def _find_place(traced: Traced, block: str) -> slice | None:
-    own = [number for number, name in enumerate(traced.names) if name.startswith(f"{block}.")]
+    own = [place for name, place in traced.places.items() if name.startswith(f"{block}.")]
     if not own:
         return None
-    last = own[-1]
-    return slice(traced.offsets[own[0]], traced.offsets[last] + int(np.prod(traced.shapes[last])))
+    return slice(own[0].start, own[-1].stop)
 
 
 def find_maskable_names(traced: Traced) -> tuple[str, ...]:

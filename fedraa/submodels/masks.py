@@ -50,20 +50,19 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")
     region = np.empty(traced.size, np.int8)
-    for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
-        size = int(np.prod(shape))
+    for shape, (name, place) in zip(traced.shapes, traced.places.items(), strict=True):
         owner = traced.module.get_submodule(name.rpartition(".")[0])
         order = (1, 0) if isinstance(owner, nn.Embedding) else range(len(shape))
         dimensions = (*sorted(traced.units.get(name, ())), *order)
         dimension = next((d for d in dimensions if shape[d] >= parts), None)
         grid = shape
         if dimension is None:
-            grid = (size,)
+            grid = (place.stop - place.start,)
             dimension = 0
         units = np.indices(grid, sparse=True)[dimension]
         count = grid[dimension]
         mine = units * parts // count
-        region[offset : offset + size] = np.broadcast_to(mine, grid).ravel()
+        region[place] = np.broadcast_to(mine, grid).ravel()
     return region
 
 
@@ -83,12 +82,7 @@ def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.rando
     unknown = sorted(set(names) - set(traced.names))
     if unknown or not names:
         raise InputError("names", got=unknown, expected="trainable parameters of the module")
-    chosen = [
-        np.arange(offset, offset + int(np.prod(shape)))
-        for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True)
-        if name in names
-    ]
-    split = np.array_split(rng.permutation(np.concatenate(chosen)), parts)
+    split = np.array_split(rng.permutation(np.flatnonzero(traced.mask_of(names))), parts)
     shared = np.ones(traced.size, dtype=bool)
     shared[np.concatenate(split)] = False
     masks = []

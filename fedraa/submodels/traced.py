@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -95,6 +95,19 @@ class Traced:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"module": unpack_module(state["module"])})
+
+    @property
+    def places(self) -> dict[str, slice]:
+        """The slice of the flat vector that each trainable parameter takes, by the parameter's name."""
+        ends = (*self.offsets[1:], self.size)
+        return {name: slice(*span) for name, *span in zip(self.names, self.offsets, ends, strict=True)}
+
+    def mask_of(self, names: Collection[str]) -> np.ndarray:
+        """Return a mask [d] that is True for the parameters with these names."""
+        mask = np.zeros(self.size, bool)
+        for name, place in self.places.items():
+            mask[place] = name in names
+        return mask
 
     def full(self) -> IndexSet:
         """Return the index set of the whole module."""

@@ -47,12 +47,10 @@ class LayerAssignments:
         traced = self._run.traced
         if count == len(self._layers):
             return Assignment(count, self._run.whole())
-        trained = self._trained(count)
-        sizes = [int(np.prod(shape)) for shape in traced.shapes]
         return Assignment(
             count,
             self._run.whole(),
-            np.repeat([name in trained for name in traced.names], sizes),
+            traced.mask_of(self._trained(count)),
             sends_mask=False,
             keeps_rest=True,
             mask_by_label=True,
