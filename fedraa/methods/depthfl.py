@@ -20,7 +20,6 @@ from functools import partial
 from math import exp
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -36,7 +35,14 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.meter import measure_step
 from fedraa.submodels.policies import SUBMODEL
-from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, SubmodelSampler, WithCapacities
+from fedraa.submodels.policies.policy import (
+    TWENTIETHS,
+    Capacities,
+    Pure,
+    RunContext,
+    SubmodelSampler,
+    WithCapacities,
+)
 
 
 @SUBMODEL.register("first-blocks")
@@ -51,11 +57,8 @@ class FirstBlocks(WithCapacities):
     capacities: Capacities = field(default_factory=lambda: Capacities((0.25, 0.5, 0.75, 1.0)))
 
     full_width: ClassVar[bool] = True
-    shares: ClassVar[tuple[float, ...]] = tuple((np.arange(20, 0, -1) / 20).tolist())
-
-    @property
-    def cuts(self) -> bool:
-        return False
+    cuts: ClassVar[bool] = False
+    shares: ClassVar[tuple[float, ...]] = TWENTIETHS
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         assert run.example is not None

@@ -5,11 +5,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar
 
-import numpy as np
-
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.meter import find_backward_layers, measure_layers
-from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, SubmodelSampler, WithCapacities
+from fedraa.submodels.policies.policy import (
+    TWENTIETHS,
+    Capacities,
+    Pure,
+    RunContext,
+    SubmodelSampler,
+    WithCapacities,
+)
 
 
 class LayerAssignments:
@@ -72,11 +77,8 @@ class LastLayers(WithCapacities):
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.85, 0.7, 0.55, 0.4)))
 
     full_width: ClassVar[bool] = True
-    shares: ClassVar[tuple[float, ...]] = tuple((np.arange(20, 0, -1) / 20).tolist())
-
-    @property
-    def cuts(self) -> bool:
-        return False
+    cuts: ClassVar[bool] = False
+    shares: ClassVar[tuple[float, ...]] = TWENTIETHS
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         layers = LayerAssignments(run)
