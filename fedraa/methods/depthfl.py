@@ -64,7 +64,7 @@ class FirstBlocks(WithCapacities):
         assert run.example is not None
         traced = run.traced
         whole = run.whole()
-        skeleton = traced.make_skeleton(whole.widths)
+        skeleton = traced.make_full_skeleton()
         if not isinstance(skeleton, EarlyExits):
             return Pure(lambda context: Assignment(1, whole))
         blocks = len(skeleton.blocks)

@@ -41,7 +41,7 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
         example: A batch of samples.
     """
     names = _find_repeated_modules(traced.module)
-    module = traced.make_skeleton(traced.widths(traced.full())).eval()
+    module = traced.make_full_skeleton().eval()
     unchanged: dict[str, bool] = {}
     flops = dict.fromkeys(names, 0)
     with torch.no_grad(), torch.random.fork_rng(), Meter() as meter:

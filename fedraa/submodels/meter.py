@@ -85,7 +85,7 @@ def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cos
         trained: Names of the tensors that are trained. All others keep their values.
         example: A batch `[b, ...]` with b >= 2.
     """
-    module = traced.make_skeleton(traced.widths(traced.full()))
+    module = traced.make_full_skeleton()
     for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):
         parameter.requires_grad_(name in trained)
     return measure_step(module, map_tree(lambda part: part.clone(), example))
@@ -100,7 +100,7 @@ def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]
         traced: The traced model.
         example: A batch `[b, ...]` with b >= 2.
     """
-    module = traced.make_skeleton(traced.widths(traced.full()))
+    module = traced.make_full_skeleton()
     module.train()
     completed: list[str] = []
     for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):

@@ -212,6 +212,10 @@ class Traced:
         """
         return self.cut(tuple(np.arange(width) for width in widths))
 
+    def make_full_skeleton(self) -> nn.Module:
+        """Return a module with the widths of the whole model, which can load the weights of the whole model."""
+        return self.make_skeleton(self.widths(self.full()))
+
     def on(self, device: torch.device) -> Traced:
         """Return a copy with its frozen parameters on the device. All submodels share these parameters."""
         module = copy_structure(self.module)

@@ -39,7 +39,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
     module = copy_to_cpu(module)
     whole = Traced(module, (), {}, *flat_layout(module), {}, frozenset())
     example = map_tree(lambda part: part.cpu(), example)
-    gradients = _checked_gradients(whole.make_skeleton(()), example)
+    gradients = _checked_gradients(whole.make_full_skeleton(), example)
     return _with_known_updates(whole, example, gradients)
 
 
@@ -51,7 +51,7 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
     if traced.size < BY_PIECE:
         return traced
     example = map_tree(lambda part: part.cpu(), example)
-    gradients = _checked_gradients(traced.make_skeleton(traced.widths(traced.full())), example)
+    gradients = _checked_gradients(traced.make_full_skeleton(), example)
     return _with_known_updates(traced, example, gradients)
 
 
@@ -65,7 +65,7 @@ def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tenso
         example: A batch of inputs.
         gradients: The expected gradient of each trainable parameter.
     """
-    module = traced.make_skeleton(traced.widths(traced.full()))
+    module = traced.make_full_skeleton()
     if traced.size < BY_PIECE or _survive_updates(module, example, gradients):
         return traced
     return replace(traced, by_piece=False)

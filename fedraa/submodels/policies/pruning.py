@@ -120,7 +120,7 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 
 def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
     """Return, for each layer, the number of output positions of one sample, such as pixels."""
-    module = traced.make_skeleton(traced.widths(traced.full())).eval()
+    module = traced.make_full_skeleton().eval()
     samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}
 
