@@ -38,9 +38,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
     check_kinds(module)
     module = copy_to_cpu(module)
     whole = Traced(module, (), {}, *flat_layout(module), {}, frozenset())
-    example = map_tree(lambda part: part.cpu(), example)
-    gradients = _checked_gradients(whole.make_full_skeleton(), example)
-    return _with_known_updates(whole, example, gradients)
+    return _train_once(whole, example)
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
@@ -50,23 +48,20 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
     """
     if traced.size < BY_PIECE:
         return traced
-    example = map_tree(lambda part: part.cpu(), example)
-    gradients = _checked_gradients(traced.make_full_skeleton(), example)
-    return _with_known_updates(traced, example, gradients)
+    return _train_once(traced, example)
 
 
-def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
+def _train_once(traced: Traced, example: Tree) -> Traced:
     """Return the traced module. Set `by_piece` to False if early updates of parameters change other gradients.
 
     An early update of a parameter happens as soon as its gradient is computed, while the backward pass still runs.
 
-    Args:
-        traced: The traced module.
-        example: A batch of inputs.
-        gradients: The expected gradient of each trainable parameter.
+    Raises:
+        InputError: The module cannot be trained on the example.
     """
-    module = traced.make_full_skeleton()
-    if traced.size < BY_PIECE or _survive_updates(module, example, gradients):
+    example = map_tree(lambda part: part.cpu(), example)
+    gradients = _checked_gradients(traced.make_full_skeleton(), example)
+    if traced.size < BY_PIECE or _survive_updates(traced.make_full_skeleton(), example, gradients):
         return traced
     return replace(traced, by_piece=False)
 
