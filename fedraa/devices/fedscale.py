@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.devices.availability import Availability, Spans
+from fedraa.devices.fleet import Floats
 from fedraa.errors import InputError
 from fedraa.numbers import Positive
 from fedraa.reading import open_regular_file
 from fedraa.rng import generator
 
-Floats = npt.NDArray[np.float64]
 # Unpickling NumPy's numbers needs these functions. All others are forbidden for safety.
 _ALLOWED = {
     ("numpy", "dtype"),

@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.devices.device_columns import split_clients
+from fedraa.devices.fleet import Floats
 from fedraa.errors import InputError
 
-Floats = npt.NDArray[np.float64]
 HPL = "https://github.com/geerlingguy/top500-benchmark"
 CLPEAK = "https://github.com/krrishnarraj/clpeak/blob/master/results"
 

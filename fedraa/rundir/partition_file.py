@@ -11,10 +11,9 @@ import numpy.typing as npt
 
 from fedraa.data import Federated
 from fedraa.errors import InputError
+from fedraa.messages import Index
 from fedraa.rundir.atomic_files import replace_file
 from fedraa.rundir.file_names import PARTITION
-
-Index = npt.NDArray[np.int64]
 
 
 class ClientRows(Sequence[Index]):

@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION, CountedSelection
-from fedraa.ledger.selection_context import SelectionContext
+from fedraa.ledger.selection_context import Floats, SelectionContext
 from fedraa.numbers import Positive, Share
-
-Floats = npt.NDArray[np.float64]
 
 BISECTIONS = 40
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from fedraa.data.partition.assigned import check_assignment
 from fedraa.data.partition.counts import apportion_classes, draw_by_counts
 from fedraa.errors import InputError
+from fedraa.messages import Index
 
-Index = npt.NDArray[np.int64]
 Assign = Callable[[Index, int, np.random.Generator], Sequence[npt.ArrayLike]]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedraa.data.check import Targets, hint_for_labels, refuse_nan_labels
 from fedraa.data.dataset import as_float32, not_finite
-from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.data.partition.partitioner import Partitioner
 from fedraa.data.scaling import Scaling, apply_scaling
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import Rows, as_rows
@@ -27,6 +27,7 @@ from fedraa.data.tree import (
     take_rows,
 )
 from fedraa.errors import InputError, locate_error
+from fedraa.messages import Index
 
 
 @dataclass(frozen=True, eq=False)

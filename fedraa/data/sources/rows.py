@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -15,9 +14,8 @@ from fedraa.data.check import NUMBER_WORDS
 from fedraa.data.sources.image_files import ImageFormat, image_array, plain_image
 from fedraa.data.tree import Array, Tree, list_leaves, map_tree, refuse_masked, take_rows
 from fedraa.errors import InputError, locate_error
+from fedraa.messages import Index
 from fedraa.reading import refuse_irregular_file
-
-Index = npt.NDArray[np.int64]
 
 
 class Rows(ABC):
