@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
-from fedraa.devices.device_columns import check_columns, check_values, read_csv, split_clients
+from fedraa.devices.device_columns import check_columns, check_values, read_devices, split_clients
 from fedraa.devices.fedscale import FedScaleFleet
 from fedraa.devices.fleet import COLUMNS, WATTS, Fleet, Floats
 from fedraa.devices.link_traces import LinkTrace
@@ -52,7 +52,7 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
     if not isinstance(compute, str) or _names_function(compute):
         table = _call_function(compute, clients, units=units, seed=seed)
     elif compute.endswith(".csv"):
-        table = read_csv(Path(compute), clients)
+        table = read_devices(Path(compute), clients)
     else:
         table = {"compute": _draw_speeds(compute, clients, seed)}
     rows: dict[str, Any] = {
