@@ -149,11 +149,6 @@ class Fleet:
         known = zip(WATTS, seconds, strict=True)
         return sum(float(self.watts[name][client]) * time for name, time in known if name in self.watts)
 
-    def fits_memory(
-        self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)
-    ) -> npt.NDArray[np.bool_]:
-        """Return True for each client if the training state of a task fits in the memory of the client's device.
-
-        `cost` documents the arguments.
-        """
-        return np.asarray(load.memory <= self.memory[clients] * (1 + 1e-9))
+    def fits_memory(self, load: Load) -> npt.NDArray[np.bool_]:
+        """Return a mask [N]: True if the training state of a task fits in the memory of the client's device."""
+        return np.asarray(load.memory <= self.memory * (1 + 1e-9))
