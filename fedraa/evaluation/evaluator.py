@@ -204,15 +204,13 @@ class Evaluator:
         assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
             self.prepare_personal(params, kept, client, x, y)
-            rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
+            x_test, y_test = self._data.test_of(client)
             sums: dict[str, npt.NDArray[np.float64]] = {}
             with torch.no_grad():
-                for span in self._batch_slices(len(rows)):
-                    batch = rows[span]
-                    targets = self._to_device(self._data.dataset.y_test[batch])
-                    inputs = map_tree(self._to_device, take_rows(self._data.dataset.x_test, batch))
-                    outputs = self._compute_outputs(inputs, len(batch))
-                    self._add_sums(sums, np.zeros(len(batch), np.int64), self._objective.sums(outputs, targets))
+                for rows in self._batch_slices(len(y_test)):
+                    targets = self._to_device(y_test[rows])
+                    outputs = self._compute_outputs(map_tree(self._to_device, take_rows(x_test, rows)), len(targets))
+                    self._add_sums(sums, np.zeros(len(targets), np.int64), self._objective.sums(outputs, targets))
             if sums["count"][0] > 0:
                 values = self._objective.of_clients({name: sums_of[:1] for name, sums_of in sums.items()})
                 results[client] = float(values[0])
