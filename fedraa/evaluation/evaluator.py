@@ -44,7 +44,7 @@ class Evaluator:
     def __init__(
         self,
         traced: Traced,
-        data: Federated,
+        data: EvaluationData,
         *,
         device: str = "cpu",
         metrics: Sequence[NamedMetric] = (),
@@ -137,7 +137,7 @@ class Evaluator:
         estimated on training samples, because clients do not send them.
         """
         source = self._data.source
-        if not getattr(self._data, "streamed", False) or source is None:
+        if not self._data.streamed or source is None:
             return self._prepare_on(params, self._data.x_train)
         self._load_params(params)
         sizes = part_sizes(int(self._data.sizes.sum()), BATCH)
@@ -201,7 +201,6 @@ class Evaluator:
     def _evaluate_personal(self, params: Vector, kept: State) -> dict[int, float]:
         """Return each personal model's main metric on its client's test samples, by client."""
         results = {}
-        assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
             self.prepare_personal(params, kept, client, x, y)
             x_test, y_test = self._data.test_of(client)
@@ -225,7 +224,7 @@ class Evaluator:
             sums: For each measured value, its sums over the test samples of each client, with the global model.
             personal: The main metric of each personal model, by client; None if there are none.
         """
-        reported = getattr(self._data, "reported", None)
+        reported = self._data.reported
         if reported is None:
             return {}
         counts = np.diff(self._data.test_offsets)
