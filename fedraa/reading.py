@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedraa.errors import InputError
+from fedraa.errors import InputError, first_line
 
 
 def open_regular_file(path: Path) -> BinaryIO:
@@ -35,8 +35,7 @@ def read_csv_frame(field: str, path: Path) -> Any:
         refuse_irregular_file(path)
         return pd.read_csv(path)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise InputError(field, f"it cannot be read as CSV: {reason}") from error
+        raise InputError(field, f"it cannot be read as CSV: {first_line(error)}") from error
 
 
 def refuse_irregular_file(path: Path) -> None:

@@ -16,7 +16,7 @@ from fedraa.devices.fedscale import FedScaleFleet
 from fedraa.devices.fleet import COLUMNS, WATTS, Fleet, Floats
 from fedraa.devices.link_traces import LinkTrace
 from fedraa.devices.profiles import ProfileFleet
-from fedraa.errors import InputError
+from fedraa.errors import InputError, one_line
 from fedraa.rng import generator
 
 DISTRIBUTIONS = {"lognormal": 1, "uniform": 2, "zipf": 1}
@@ -109,7 +109,7 @@ def _call_function(compute: object, clients: int, *, units: str, seed: int) -> d
         raise
     # The user's function can raise any exception.
     except Exception as error:
-        problem = f"it failed with {type(error).__name__}: {' '.join(str(error).split())}"
+        problem = f"it failed with {type(error).__name__}: {one_line(error)}"
         raise InputError(f"compute: {name}", problem) from error
     check_columns(name, list(arrays))
     for column, values in arrays.items():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedraa.errors import InputError
+from fedraa.errors import InputError, first_line
 from fedraa.objectives import MetricSpec
 from fedraa.reading import read_regular_file
 from fedraa.rundir.file_names import CLIENTS
@@ -76,5 +76,5 @@ def read_clients(directory: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
     except OSError as error:
         raise InputError("clients", f"{path} cannot be read: {error.strerror or error}") from None
     except ValueError as error:
-        raise InputError("clients", f"{path} is not a table of clients: {str(error).splitlines()[0]}") from None
+        raise InputError("clients", f"{path} is not a table of clients: {first_line(error)}") from None
     return frame.fillna(dict.fromkeys(TEXT, ""))

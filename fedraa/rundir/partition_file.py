@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data import Federated
-from fedraa.errors import InputError
+from fedraa.errors import InputError, first_line
 from fedraa.messages import Index
 from fedraa.rundir.atomic_files import replace_file
 from fedraa.rundir.file_names import PARTITION
@@ -114,6 +114,4 @@ def read_partition(directory: Path) -> DataPartition:
             names,
         )
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(
-            "partition", f"{path} is not a partition, or is damaged: {str(error).splitlines()[0]}"
-        ) from None
+        raise InputError("partition", f"{path} is not a partition, or is damaged: {first_line(error)}") from None

@@ -15,10 +15,10 @@ from fedraa.submodels.flat import BY_PIECE, flat_layout, trainable_parameters
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import (
     check_kinds,
-    first_line,
     no_gradient_error,
     no_output_error,
     refuse_sparse,
+    short_line,
     unregistered_error,
 )
 from fedraa.submodels.tracing.recorder import iterate_tensors
@@ -82,7 +82,7 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
             _differentiate_sum(outputs)
     # The code of a module may raise any exception.
     except Exception as error:
-        raise InputError("module", f"{kind} cannot be trained: {first_line(error)}") from error
+        raise InputError("module", f"{kind} cannot be trained: {short_line(error)}") from error
     if not outputs:
         raise no_output_error(kind)
     if strange:

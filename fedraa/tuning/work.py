@@ -12,8 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import wait as gone
 from typing import Any
 
-from fedraa.components.calls import one_line
-from fedraa.errors import InputError, Interrupted
+from fedraa.errors import InputError, Interrupted, one_line
 from fedraa.tuning.attempt import Attempt, attempt_elsewhere, find_repeated, run_attempt
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.suggest import check_optuna
