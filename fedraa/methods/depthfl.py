@@ -13,6 +13,7 @@ Read next: models/exits.py (the model), client/local_algorithm.py (the interface
 aggregation/coverage_mean.py (the mean), methods/feddyn.py (the terms of FedDyn).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp
@@ -128,7 +129,8 @@ def _exit_losses(call: LastCall, labels: Tensor, weight: float) -> Tensor:
         labels: The labels [b].
         weight: The weight of the distillation.
     """
-    deepest, *others = [values.float() for values in call.result]
+    logits: Sequence[Tensor] = call.result
+    deepest, *others = [values.float() for values in logits]
     total = deepest.new_zeros(())
     for values in others:
         total = total + F.cross_entropy(values, labels)
