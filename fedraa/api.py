@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog, RunStart
+from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog
 from fedraa.callbacks.callback_list import CallbackList, refuse_unknown_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
@@ -296,8 +296,8 @@ def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> Call
 
 
 def _check_restarts(restarts: int, options: ClusterOptions) -> None:
-    if restarts < 0:
-        raise InputError("restarts", got=restarts, expected="0 or more")
+    if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
+        raise InputError("restarts", got=restarts, expected="a number from 0")
     if restarts and options.engine != "ray":
         problem = f"it needs the engine ray, not {options.engine}"
         raise InputError("restarts", problem, got=restarts, hint="give the engine ray, or leave it out")
@@ -374,8 +374,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
         executor.drop()
 
     with stop_on_interrupt(stop_run), stop_on_sigterm(stop_run):
-        asynchronous = spec.method.asynchronous
-        callbacks.start(RunStart(experiment, directory, spec.limits, resume, spec.metric_spec, asynchronous))
+        callbacks.start(spec.make_start(directory, resumed=resume))
         return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 
 

@@ -7,8 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.errors import InputError
+
 Vector = npt.NDArray[np.float32]
 Index = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 Shapes = tuple[tuple[int, ...], ...]
 """The shape of each tensor of a model, in the order of its parameters."""
 State = dict[str, Any]
@@ -199,12 +203,14 @@ class Fault:
         worker: The number of the worker; None if the server refused an update.
         of_client: True if the client may be the cause: its training raised an error on a healthy worker, or its update
             was refused.
+        input_error: The error, if it is about the user's component or data.
     """
 
     task: int | None
     worker: int | None
     error: str
     of_client: bool = False
+    input_error: InputError | None = None
 
 
 @dataclass(frozen=True, slots=True)

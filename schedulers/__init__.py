@@ -11,7 +11,7 @@ from schedulers.bound import delay_bound, offline_sets
 from schedulers.greedy import GreRAA
 from schedulers.least_sent import LeastSent
 from schedulers.protocol import Scheduler, SchedulingContext
-from schedulers.scheduler_runner import TOLERANCE, FragmentStats, SchedulerRunner, WrongChoice, count_once
+from schedulers.scheduler_runner import FragmentStats, SchedulerRunner, WrongChoice, count_once, is_feasible
 
 SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
     {
@@ -25,7 +25,6 @@ SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
 
 __all__ = [
     "SCHEDULERS",
-    "TOLERANCE",
     "FragmentStats",
     "GreRAA",
     "LeastSent",
@@ -38,5 +37,6 @@ __all__ = [
     "WrongChoice",
     "count_once",
     "delay_bound",
+    "is_feasible",
     "offline_sets",
 ]

@@ -64,6 +64,11 @@ def count_once(counts: Ints, before: Ints) -> None:
     before[:] = counts
 
 
+def is_feasible(costs: Costs, bound: float) -> npt.NDArray[np.bool_]:
+    """Return a mask in the shape of `costs`: True for a task that a client can train within the delay bound."""
+    return np.asarray((costs <= bound * (1 + TOLERANCE)) & np.isfinite(costs))
+
+
 @dataclass(eq=False)
 class SchedulerRunner:
     """A scheduler with the inputs of its choices: the costs [N, M] and the delay bound K, both in time units."""
@@ -83,8 +88,7 @@ class SchedulerRunner:
 
     def feasible(self, client: int) -> Ints:
         """Return the fragments that the client can train within the delay bound, ascending."""
-        costs = self.costs[client]
-        return np.flatnonzero((costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(costs))
+        return np.flatnonzero(is_feasible(self.costs[client], self.bound))
 
     def for_clients(self, clients: Ints) -> "SchedulerRunner":
         """Return a runner for a subset of the clients, with the same delay bound and a copy of the scheduler."""
@@ -94,7 +98,7 @@ class SchedulerRunner:
 
     def feasible_mask(self) -> npt.NDArray[np.bool_]:
         """Return a mask [N, M]: entry [n, j] is True if fragment j is feasible for client n."""
-        return np.asarray((self.costs <= self.bound * (1 + TOLERANCE)) & np.isfinite(self.costs))
+        return is_feasible(self.costs, self.bound)
 
     def choose(
         self, client: int, turn: int, now: float, feasible: Ints, stats: FragmentStats, rng: np.random.Generator

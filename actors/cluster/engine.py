@@ -28,7 +28,6 @@ from actors.pool.shared_source import SharedSource
 from actors.ray_versions import hidden_worker_logs
 from actors.server.parameter_server import RUN, ParameterServer, Setting
 from actors.server.relay import Audience
-from fedraa.callbacks import RunStart
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.processes import cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions
@@ -77,9 +76,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
         raise no_effect_error("placement", value, "one node", "give --address, or leave it out")
     with stop_on_interrupt(stop.ask):
         while True:
-            callbacks.start(
-                RunStart(spec.experiment, directory, spec.limits, resume, spec.metric_spec, spec.method.asynchronous)
-            )
+            callbacks.start(spec.make_start(directory, resumed=resume))
             callbacks.prepare("starting Ray" if is_private else "joining Ray")
             try:
                 with (
@@ -152,9 +149,7 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
                     wrong += f", {MAX_DEATHS} times without a new checkpoint"
                     raise RunFailed("server", wrong, hint=f"resume with: {resume_command(spec, directory)}") from None
                 logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
-                callbacks.start(
-                    RunStart(experiment, directory, spec.limits, True, spec.metric_spec, spec.method.asynchronous)
-                )
+                callbacks.start(spec.make_start(directory, resumed=True))
             except ConnectionError:
                 if ray.is_initialized():
                     raise
@@ -226,7 +221,7 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
     data = spec.data
     checksum = None
     if experiment.data_on_nodes:
-        blocks = Blocks(data.offsets, data.offsets[:0], [])
+        blocks = Blocks.without_samples(data)
         checksum = data_checksum(data)
     else:
         blocks = put_blocks(data)

@@ -20,10 +20,6 @@ MAX_COUNTED_SECONDS = 2.0
 # would end this process later, after 60 s.
 GONE_SECONDS = 20.0
 SILENT_SECONDS = 45.0
-TOKEN = (
-    "requires the token that `ray get-auth-token` prints on its head node: "
-    "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to that token or put it into ~/.ray/auth_token"
-)
 
 
 class Head:
@@ -45,7 +41,7 @@ class Head:
             problem = "no Ray cluster runs on this machine"
             raise InputError("address", problem, got=address, hint="start one with: ray start --head") from None
         except AuthenticationError:
-            raise InputError("address", f"the cluster at {address} {TOKEN}") from None
+            raise token_error(address) from None
         method, self._request = head_request(as_client)
         self._channel = grpc.insecure_channel(target, options=(("grpc.enable_http_proxy", 0),))
         self._call = self._channel.unary_unary(method, request_serializer=type(self._request).SerializeToString)
@@ -58,6 +54,15 @@ class Head:
         self._channel.close()
 
 
+def token_error(address: str) -> InputError:
+    """Return the error for a cluster that rejects this machine's token."""
+    return InputError(
+        "address",
+        f"the cluster at {address} requires the token that `ray get-auth-token` prints on its head node: "
+        "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to that token or put it into ~/.ray/auth_token",
+    )
+
+
 def check_reachable(address: str) -> None:
     """Raise InputError if no cluster answers at the address, or if the cluster rejects this machine's token."""
     head = Head(address)
@@ -65,7 +70,7 @@ def check_reachable(address: str) -> None:
         head.ask().result()
     except grpc.RpcError as error:
         if error.code() == grpc.StatusCode.UNAUTHENTICATED:
-            raise InputError("address", f"the cluster at {address} {TOKEN}") from None
+            raise token_error(address) from None
         raise InputError(
             "address", f"no Ray cluster answers at {address}", hint="start one with: ray start --head"
         ) from None

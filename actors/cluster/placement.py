@@ -88,9 +88,6 @@ def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
 def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
     """Return the options with which Ray creates the server on a node.
 
-    The server executes up to four calls at the same time: the run, a request for events, a repetition of this request,
-    and a command that inspects or stops the run.
-
     Args:
         node: The description of the node.
         memory: The bytes of memory that the server reserves.
@@ -106,6 +103,8 @@ def server_options(node: dict[str, Any], memory: float) -> dict[str, Any]:
             hint="choose another node with --server-node",
         )
     here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    # The run and the pings have threads of their own. Three other calls can be executed at the same time: a request for
+    # events, a repetition of this request, and a command that inspects or stops the run.
     return {"num_cpus": 0, "max_concurrency": 3, "memory": memory, "scheduling_strategy": here}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from ray.job_submission import JobSubmissionClient
 
 from actors.cluster.attach import package_folders
-from actors.cluster.head import TOKEN
+from actors.cluster.head import token_error
 from actors.ray_versions import MAX_JOB_BYTES, AuthenticationError, visit_files
 from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError, RunFailed
@@ -41,7 +41,7 @@ def submit_command(
     except ConnectionError:
         raise InputError("address", f"no dashboard of a Ray cluster answers at {address}") from None
     except (AuthenticationError, RuntimeError):
-        raise InputError("address", f"the cluster at {address} {TOKEN}") from None
+        raise token_error(address) from None
     command = shlex.join(["python", "-m", "fedraa", *arguments])
     try:
         job = client.submit_job(entrypoint=command, runtime_env=environment)

@@ -20,7 +20,7 @@ from actors.pool.handles import (
     TRAIN,
     Call,
     HangDetector,
-    PendingEvaluation,
+    WorkerEvaluation,
     WorkerHandle,
     describe_death,
 )
@@ -31,11 +31,11 @@ from actors.ray_versions import AnyRef
 from actors.worker.worker import Worker
 from fedraa.config.processes import CALLS_PER_WORKER
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.executor import format_error, may_be_client_fault
+from fedraa.engine.executor import fault_of_task, format_error
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
-from fedraa.errors import RunFailed
+from fedraa.errors import InputError, RunFailed
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
 # A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
@@ -92,7 +92,7 @@ class RayExecutor:
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _glance_at: float = 0.0
     _handles: dict[int, WorkerHandle] = field(default_factory=dict)
-    _evaluations: deque[PendingEvaluation] = field(default_factory=deque)
+    _evaluations: deque[WorkerEvaluation] = field(default_factory=deque)
     _calls: dict[AnyRef, Call] = field(default_factory=dict)
     _outcomes: dict[int, Update | Fault] = field(default_factory=dict)
     _faults: deque[Fault] = field(default_factory=deque)
@@ -157,8 +157,8 @@ class RayExecutor:
         self._outcomes.pop(task, None)
         self._queues.cancel(task)
 
-    def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
-        pending = PendingEvaluation(self.receive, runtime.put(params), runtime.put(kept))
+    def evaluate(self, params: Vector, kept: State) -> WorkerEvaluation:
+        pending = WorkerEvaluation(self.receive, runtime.put(params), runtime.put(kept))
         self._evaluations.append(pending)
         self._fill_queues()
         return pending
@@ -259,8 +259,7 @@ class RayExecutor:
     def _end_call(self, call: Call) -> None:
         """Handle a call that ended with a result, an exception of the called method, or the worker's death."""
         handle = call.handle
-        result = wrong = None
-        of_client = False
+        result = wrong = cause = None
         try:
             result = runtime.get(call.ref)
         except RayError as error:
@@ -269,7 +268,8 @@ class RayExecutor:
             lost = isinstance(getattr(error, "cause", error), ObjectLostError)
             if isinstance(error, RayTaskError) and not lost and call.kind not in STARTUP_CALLS:
                 wrong = format_error(error.cause)
-                of_client = may_be_client_fault(error.cause) and not isinstance(error.cause, RayError)
+                if not isinstance(error.cause, RayError):
+                    cause = error.cause
             # The worker died during its oldest call or after it. Therefore the oldest call is handled before this one.
             elif handle.calls[0] is not call and not isinstance(error, ActorUnavailableError):
                 return self._end_call(handle.calls[0])
@@ -287,7 +287,7 @@ class RayExecutor:
         del self._calls[call.ref]
         if call.kind in STARTUP_CALLS and result is not None:
             self._continue_startup(handle, result)
-        self._deliver_outcome(call, result, wrong, of_client=of_client)
+        self._deliver_outcome(call, result, wrong, cause)
 
     def _continue_startup(self, handle: WorkerHandle, answer: str | Blocks) -> None:
         """Continue the start of a worker with the answer to its START call or its LOAD call.
@@ -328,21 +328,22 @@ class RayExecutor:
                     self.check()
                 self._replace_worker(handle, f"worker froze: no sign of life for {silence:.3g} s")
 
-    def _deliver_outcome(self, call: Call, result: Any, wrong: str | None, *, of_client: bool = False) -> None:
+    def _deliver_outcome(self, call: Call, result: Any, wrong: str | None, cause: Exception | None = None) -> None:
         """Store the results or the error of a call. If a call with several tasks failed, send each task separately.
 
         Args:
             call: The ended call.
             result: The result of the call if it succeeded.
             wrong: The error if the call failed.
-            of_client: True if the client's data or the user's code for the client may have caused the error.
+            cause: The exception of the called method; None if it raised none.
         """
         worker = call.handle.number
         tasks = call.tasks
         if wrong is None:
             self._store_result(call, result)
         elif len(tasks) == 1:
-            self._settle_task(tasks[0], Fault(tasks[0].id, worker, wrong, of_client))
+            fault = Fault(tasks[0].id, worker, wrong) if cause is None else fault_of_task(tasks[0], worker, cause)
+            self._settle_task(tasks[0], fault)
         else:
             error = wrong
             if tasks:
@@ -350,6 +351,8 @@ class RayExecutor:
             self._faults.append(Fault(None, worker, error))
             self._queues.again(tasks, alone=True)
             if call.evaluation is not None:
+                if isinstance(cause, InputError):
+                    raise cause
                 self._evaluate_again(call.evaluation, wrong)
 
     def _store_result(self, call: Call, result: Any) -> None:
@@ -364,7 +367,7 @@ class RayExecutor:
         if self._queues.ended(task, well=isinstance(outcome, Update)):
             self._outcomes[task.id] = outcome
 
-    def _evaluate_again(self, pending: PendingEvaluation, wrong: str) -> None:
+    def _evaluate_again(self, pending: WorkerEvaluation, wrong: str) -> None:
         pending.failures += 1
         if pending.failures == MAX_TASK_ATTEMPTS:
             raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {wrong}")

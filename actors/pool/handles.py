@@ -42,7 +42,7 @@ class Call:
     ref: AnyRef
     work: float = 1.0
     tasks: list[Task] = field(default_factory=list)
-    evaluation: "PendingEvaluation | None" = None
+    evaluation: "WorkerEvaluation | None" = None
     args: Sequence[AnyRef] = ()
 
     def has_arguments(self) -> bool:
@@ -107,8 +107,8 @@ def describe_death(call: Call, error: RayError) -> str:
 
 
 @dataclass
-class PendingEvaluation:
-    """An evaluation that is not finished. If its worker dies, another worker repeats it.
+class WorkerEvaluation:
+    """An evaluation on a worker. If the worker dies, another worker repeats the evaluation.
 
     Attributes:
         receive: `RayExecutor.receive`, which waits for the end of a call.

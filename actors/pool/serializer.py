@@ -41,6 +41,11 @@ class Blocks:
     starts: Index
     refs: list[tuple[AnyRef, AnyRef]]
 
+    @classmethod
+    def without_samples(cls, data: Federated) -> "Blocks":
+        """Return blocks that only know how many samples each client has."""
+        return cls(data.offsets, data.offsets[:0], [])
+
     def find(self, client: int) -> tuple[AnyRef, AnyRef, tuple[int, int]]:
         """Return the references of a client's block (inputs, labels), and its rows (start, end) in the block."""
         block = int(np.searchsorted(self.starts, client, side="right")) - 1
@@ -55,7 +60,7 @@ def put_blocks(data: Federated) -> Blocks:
     Workers read blocks without a copy. Nothing is stored if workers read the samples from files.
     """
     if data.source is not None:
-        return Blocks(data.offsets, data.offsets[:0], [])
+        return Blocks.without_samples(data)
     row_bytes = count_bytes(take_rows(data.x_train, slice(1)))
     starts = [0]
     size = 0

@@ -8,7 +8,7 @@ import numpy as np
 from fedraa.report.statistics import half_width95, mean_or_nan
 
 
-def confidence_interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
+def bounded_interval(values: Sequence[float], within: tuple[float, float]) -> tuple[float, float] | None:
     """Return the mean's 95 % confidence interval; None for fewer than two values or an infinite value.
 
     The interval is computed for transformed values and then transformed back. The transformation is arcsin(sqrt(x)) if

@@ -60,10 +60,7 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
     unit = {"step": 1.0, "t": 1.0, "bytes": 1e-6, "flops": 1e-9}[quantity]
 
     def spent_until_target(history: History) -> float:
-        spent = read_evaluations(history)
-        wanted = target[Path(history.experiment.dataset).stem] if isinstance(target, Mapping) else target
-        reached = spent.loc[spent["accuracy"] >= wanted, quantity]
-        return unit * float(next(iter(reached), math.inf))
+        return unit * value_at_accuracy(read_evaluations(history), quantity, _target_of(history, target))
 
     label = "target" if isinstance(target, Mapping) else f"{100 * target:g} %"
     return Metric(f"{name} to {label}", spent_until_target, "less", ".4g", own_units=quantity in ("t", "step"))
@@ -91,14 +88,25 @@ def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
 
     def accuracy(history: History) -> float:
         evals = read_evaluations(history)
-        wanted = target[Path(history.experiment.dataset).stem]
-        own_time = float(next(iter(evals.loc[evals["accuracy"] >= wanted, "t"]), math.inf))
-        end = multiple * own_time
+        end = multiple * value_at_accuracy(evals, "t", _target_of(history, target))
         if end > float(evals["t"].iloc[-1]):
             return math.nan
         return 100 * float(evals.loc[evals["t"] <= end, "accuracy"].iloc[-1])
 
     return Metric(f"accuracy % at {multiple:g}× its time", accuracy, within=PERCENT)
+
+
+def _target_of(history: History, target: float | Mapping[str, float]) -> float:
+    """Return the target accuracy of a run: `target`, or its value for the run's data set."""
+    if isinstance(target, Mapping):
+        return target[Path(history.experiment.dataset).stem]
+    return target
+
+
+def value_at_accuracy(evaluations: pd.DataFrame, column: str, accuracy: float) -> float:
+    """Return the value of a column in the first evaluation with this accuracy or more; infinite without one."""
+    reached = evaluations.loc[evaluations["accuracy"] >= accuracy, column]
+    return float(next(iter(reached), math.inf))
 
 
 def read_evaluations(history: History) -> pd.DataFrame:

@@ -113,7 +113,7 @@ def count_verdicts(judged: Sequence[Judged]) -> str:
 
 
 def format_paper(
-    paper: PaperPage, judged: Sequence[Judged], results: Mapping[str, Sequence[Result]], extra: str = ""
+    paper: PaperPage, judged: Sequence[Judged], results: Mapping[str, Sequence[Result]], extra: str
 ) -> str:
     """Return the page of a paper in Markdown.
 
@@ -121,7 +121,7 @@ def format_paper(
         paper: The paper.
         judged: The paper's claims.
         results: The results by study.
-        extra: A section before the last section.
+        extra: A section before the last section; empty for none.
     """
     entry = read_papers()[paper.key]
     parts = [

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
-from benchmarks.studies.interval import confidence_interval
+from benchmarks.studies.interval import bounded_interval
 from benchmarks.studies.metrics import Metric, read_evaluations
 from benchmarks.studies.setting import describe_setting
 from benchmarks.studies.study import Finished, Study
@@ -158,7 +158,7 @@ def _draw_numbers(axes: Axes, study: Study, numbers: Sequence[Entry], metric: Me
             axes.plot(paper, place, "o", markerfacecolor="none", markeredgecolor="0.3", markersize=6)
         if not math.isfinite(entry.mean):
             continue
-        ends = confidence_interval(entry.values, metric.within)
+        ends = bounded_interval(entry.values, metric.within)
         if ends is not None:
             axes.plot(ends, (place, place), "-", color=colour, linewidth=1.3, marker="|", markersize=4)
         axes.plot(entry.mean, place, "o", color=colour, markersize=4)

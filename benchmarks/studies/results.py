@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from benchmarks.studies.recipes.scale import SIZES
-from benchmarks.studies.weak import Means, is_accuracy
+from benchmarks.studies.weak import Means, group_accuracies
 
 RESULTS = Path(__file__).parents[1] / "results"
 COMMAND = re.compile(r"# (python -m benchmarks run (\w+) --(\w+)[^,]*)")
@@ -113,8 +113,4 @@ def _parse_number(value: object) -> float:
 
 def mean_accuracies(result: Result) -> Means:
     """Return, for each column and metric, the rows and their mean accuracies. Rows with a failed run are omitted."""
-    by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
-    for (row, column, metric), line in result.lines.items():
-        if is_accuracy(metric) and not math.isnan(line.mean):
-            by_column.setdefault((column, metric), []).append((row, line.mean))
-    return by_column
+    return group_accuracies((*place, line.mean) for place, line in result.lines.items())

@@ -26,8 +26,8 @@ import pandas as pd
 
 from benchmarks.studies.metrics import Metric
 from fedraa.api import resume, run
+from fedraa.composition.differences import differing_part
 from fedraa.config.experiment import Experiment
-from fedraa.engine.resume import differing_part
 from fedraa.engine.run_description import source_commit
 from fedraa.errors import InputError, RunFailed
 from fedraa.rundir.file_names import CONFIG, SUMMARY

@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.studies.metrics import Metric
 from benchmarks.studies.study import Claim, Study
 from benchmarks.studies.verdict import paired_p_value
-from benchmarks.studies.weak import Means, is_accuracy
+from benchmarks.studies.weak import Means, group_accuracies
 from fedraa.report.statistics import LEVEL, half_width95, is_significant, mean_or_nan
 
 # Maximum number of listed row pairs whose order contradicts the paper's order.
@@ -150,11 +150,7 @@ def _cell_text(entry: Entry | None) -> str:
 
 def mean_accuracies(numbers: Sequence[Entry]) -> Means:
     """Return a list of pairs (row, mean accuracy) for each column of the study and each accuracy metric."""
-    by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
-    for entry in numbers:
-        if is_accuracy(entry.metric.name) and entry.values:
-            by_column.setdefault((entry.column, entry.metric.name), []).append((entry.row, entry.mean))
-    return by_column
+    return group_accuracies((entry.row, entry.column, entry.metric.name, entry.mean) for entry in numbers)
 
 
 def format_caption(study: Study, numbers: Sequence[Entry]) -> str:

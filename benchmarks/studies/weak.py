@@ -4,7 +4,8 @@ An accuracy is weak if it is near chance level, or if all accuracies of its colu
 weak if no run reached the target.
 """
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 
 SATURATED, AT_CHANCE, NOT_REACHED = "saturated", "at chance", "target not reached"
 # A row is at chance if (accuracy - chance) / (100 - chance) is below this value.
@@ -19,6 +20,19 @@ Means = Mapping[tuple[str, str], Sequence[tuple[str, float]]]
 def is_accuracy(metric: str) -> bool:
     """Return True if the metric with this name is a test accuracy."""
     return metric.startswith(("accuracy %", "client accuracy %"))
+
+
+def group_accuracies(numbers: Iterable[tuple[str, str, str, float]]) -> Means:
+    """Return the mean accuracies by column and metric. A mean that is NaN is omitted.
+
+    Args:
+        numbers: The row, the column, the metric and the mean of each number of a table.
+    """
+    by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for row, column, metric, mean in numbers:
+        if is_accuracy(metric) and not math.isnan(mean):
+            by_column.setdefault((column, metric), []).append((row, mean))
+    return by_column
 
 
 def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from fedraa.components.calls import convert_errors, copy_component
 from fedraa.components.state import Stateful
-from fedraa.messages import Index, Vector
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.messages import Index, Mask, Vector
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.run_length import RunLengthArray

@@ -8,8 +8,8 @@ from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
-from fedraa.messages import Vector
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.messages import Mask, Vector
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.vectors.finite import LARGEST, at_most, describe_unfit, find_largest
 

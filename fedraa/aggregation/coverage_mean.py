@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
-from fedraa.messages import Index, Vector
-from fedraa.submodels.assignment import Mask
+from fedraa.messages import Index, Mask, Vector
 from fedraa.vectors.chunked import map_chunks, mask_or_true, scale_chunk
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.reusable_buffer import ReusableBuffer

@@ -5,8 +5,8 @@ import numpy.typing as npt
 
 from fedraa.data import Federated
 from fedraa.errors import InputError
+from fedraa.messages import Mask
 from fedraa.submodels import Traced
-from fedraa.submodels.assignment import Mask
 from fedraa.submodels.flat import frozen_parameters
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 

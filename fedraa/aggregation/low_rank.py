@@ -9,8 +9,8 @@ from fedraa.aggregation.adapters import Pair, find_adapters
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.errors import InputError
-from fedraa.messages import Index, Vector
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.messages import Index, Mask, Vector
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RunContext
 
 

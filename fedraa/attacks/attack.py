@@ -14,7 +14,7 @@ import numpy.typing as npt
 from fedraa.aggregation.robust.rows import Numbers, Rows
 from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
-from fedraa.data.tree import Tree
+from fedraa.data.tree import Tree, list_leaves
 from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.objectives import Objective
@@ -104,6 +104,11 @@ class AttackPlan:
         """Return the inputs [n, ...] and targets [n, ...] on which the attacker `client` trains."""
         with convert_errors("attack", self.attack):
             inputs, targets = self.attack.poison(x, y, generator(self.seed, "poison", client))
+            shapes = [array.shape for array in (*list_leaves(inputs), targets)]
+        expected = [array.shape for array in (*list_leaves(x), y)]
+        if shapes != expected:
+            problem = f"{type(self.attack).__name__}.poison returned arrays of wrong shapes"
+            raise InputError("attack", problem, got=shapes, expected=f"the shapes of its arguments, {expected}")
         return inputs, targets
 
     def forge(self, client: int, turn: int, delta: Vector) -> Vector:

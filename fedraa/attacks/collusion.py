@@ -17,8 +17,8 @@ from fedraa.attacks.attack import AttackPlan
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
-from fedraa.messages import Index, Task, Update, Vector
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.messages import Index, Mask, Task, Update, Vector
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.vectors.delta_view import DeltaView
 

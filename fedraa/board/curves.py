@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.board.sampling import Floats, json_number, json_numbers, thin_curve, visible_range
+from fedraa.board.sampling import json_number, json_numbers, thin_curve, visible_range
 from fedraa.board.watched_run import WatchedRun
 from fedraa.errors import InputError
+from fedraa.messages import Floats
 from fedraa.rundir.task_timeline import TaskTimeline
 
 ACROSS = ("t", "wall", "step", "bytes")

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.board.lines import GrowingLines
 from fedraa.errors import InputError
+from fedraa.messages import Floats
 from fedraa.objectives import MetricSpec
 from fedraa.rundir.event_log import TIMES
-
-Floats = npt.NDArray[np.float64]
 
 
 class Evaluations:

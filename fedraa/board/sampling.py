@@ -6,7 +6,8 @@ from math import isfinite
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from fedraa.messages import Floats
+
 Indices = npt.NDArray[np.int64]
 
 # A curve has at most this number of points. A plot is about 600 pixels wide, so more points would not be visible.

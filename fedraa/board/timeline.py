@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.board.sampling import Floats, json_number, json_numbers
+from fedraa.board.sampling import json_number, json_numbers
+from fedraa.messages import Floats
 from fedraa.rundir.task_timeline import TaskTimeline
 
 # The word on the page for each value of the enumeration `Fate`.

@@ -24,11 +24,11 @@ from fedraa.cli.plan_outlook import (
 from fedraa.cli.plan_privacy import privacy_lines
 from fedraa.components.text import is_foreign, text_of
 from fedraa.config.experiment import Experiment
-from fedraa.devices.fleet import Fleet, Floats
+from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model
 from fedraa.engine.run_spec import RunSpec
-from fedraa.messages import Task
+from fedraa.messages import Floats, Task
 from fedraa.numbers import format_quantity
 from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.participation_correction import planned_balances

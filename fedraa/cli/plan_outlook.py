@@ -13,14 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.components.text import is_foreign
-from fedraa.devices.fleet import Floats
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
-from fedraa.messages import Task
+from fedraa.messages import Floats, Task
 from fedraa.server.tasks import Record
 from schedulers import SchedulerRunner
 

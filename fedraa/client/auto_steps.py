@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.errors import InputError
+from fedraa.messages import Floats
 
-Floats = npt.NDArray[np.float64]
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
 # The smallest number of local steps, if the user sets none and all clients have the same label frequencies.
 DEFAULT_MINIMUM = 15

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
+from fedraa.components.custom_errors import convert_custom_errors
 from fedraa.messages import Vector
 from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
@@ -74,7 +75,8 @@ class FlatModule:
 
     def forward(self, inputs: Any) -> Any:
         """Return the module's result for a batch [b, ...]: one tensor, or several."""
-        return self._objective.forward(self.module, inputs)
+        with convert_custom_errors("model", self.module):
+            return self._objective.forward(self.module, inputs)
 
     def forward_with(self, weights: Tensor, inputs: Any) -> None:
         """Run the module with the weights [k], without gradients and dropout. Use hooks to read its values.
@@ -100,7 +102,8 @@ class FlatModule:
             outputs: The tensor in `result` that has a row per sample.
             labels: The labels of the samples.
         """
-        return self._objective.training_loss(result, outputs, labels)
+        with convert_custom_errors("objective", self._objective):
+            return self._objective.training_loss(result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradient of the loss and store it in the buffer `gradient`."""

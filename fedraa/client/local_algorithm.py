@@ -106,7 +106,7 @@ class LocalRun(Protocol):
             pull: The weight of a proximal term that pulls towards the received weights.
         """
 
-    def add_term(self, term: GradientTransform) -> None:
+    def add_transform(self, transform: GradientTransform) -> None:
         """Add a gradient transform. In every step, it changes the gradient before all other transforms do."""
 
 

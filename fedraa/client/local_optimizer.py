@@ -261,6 +261,11 @@ class OptimizerSteps:
         if not isinstance(self._state, dict):
             problem = f"{type(optimizer).__qualname__}.start returned a wrong value"
             raise InputError("local_optimizer", problem, got=self._state, expected="a dict of tensors by buffer name")
+        for buffer in self._kept:
+            name = buffer.name.removeprefix(OPTIMIZER)
+            if name not in self._state:
+                problem = f"{type(optimizer).__qualname__}.start returned no buffer {name}"
+                raise InputError("local_optimizer", problem, hint="return all buffers that a client keeps")
 
     def begin_step(self) -> None:
         """Count a new step. Call `descend` afterwards for each chunk of the buffer."""

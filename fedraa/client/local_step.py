@@ -54,13 +54,13 @@ class StepComponents:
     Attributes:
         compressor: The compressor of the delta.
         optimizer: The local optimizer.
-        terms: The custom gradient transforms. Built-in ones are created from the settings.
+        custom_transforms: The custom gradient transforms. Built-in ones are created from the settings.
         label_shares: The share of each label in the data of all clients; None for equal shares.
     """
 
     compressor: Compressor
     optimizer: LocalOptimizer
-    terms: tuple[GradientTransform, ...]
+    custom_transforms: tuple[GradientTransform, ...]
     label_shares: tuple[float, ...] | None = None
 
     @classmethod
@@ -73,7 +73,7 @@ class StepComponents:
         return cls(
             compressor,
             LOCAL_OPTIMIZER.resolve(local.local_optimizer),
-            tuple(GRADIENT_TRANSFORM.resolve(term) for term in local.transforms),
+            tuple(map(GRADIENT_TRANSFORM.resolve, local.transforms)),
             label_shares,
         )
 
@@ -124,7 +124,7 @@ class LocalStep:
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         self._keeps_rest = task.keeps_rest and self._mask is not None
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
-        self._terms = begin_transforms(make_terms(local, components, momentum="momentum" in extras), extras)
+        self._transforms = self._begin_transforms(extras)
         model.load(task.params)
         if not self._keeps_rest:
             self._apply_mask(model.weights)
@@ -165,10 +165,27 @@ class LocalStep:
         again.adversary = None
         again.squares = None
         again._anchor = received
-        again._terms = begin_transforms(make_terms(again.settings, self._components, momentum=False), {})
+        again._transforms = again._begin_transforms({})
         again._optimizer = self._make_optimizer({})
         again._steps_taken = 0
         return again
+
+    def _begin_transforms(self, extras: Mapping[str, Tensor]) -> list[GradientTransform]:
+        """Return the gradient transforms of the task, in the order of LocalTraining's docstring."""
+        local = self.settings
+        transforms: list[GradientTransform] = []
+        if local.prox_mu:
+            transforms.append(Proximal(local.prox_mu))
+        transforms += self._components.custom_transforms
+        if local.control:
+            transforms.append(AddVector())
+        if "momentum" in extras:
+            transforms.append(ServerMomentum(local.grad_mix))
+        if local.clip:
+            transforms.append(Clipping(local.clip))
+        if local.weight_decay and not self._components.optimizer.decoupled:
+            transforms.append(WeightDecay(local.grad_mix * local.weight_decay))
+        return begin_transforms(transforms, extras)
 
     def _make_optimizer(self, kept: Mapping[str, Tensor]) -> OptimizerSteps | EmbeddingSteps:
         kept = {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()}
@@ -177,9 +194,9 @@ class LocalStep:
         steps = OptimizerSteps(optimizer, model.weights, kept, momentum=momentum, weight_decay=decay, sizes=model.sizes)
         return EmbeddingSteps(steps, model.weights, self.embeddings) if self.embeddings else steps
 
-    def add_term(self, term: GradientTransform) -> None:
+    def add_transform(self, transform: GradientTransform) -> None:
         """Add a gradient transform. In every step, it is applied before all other gradient transforms."""
-        self._terms.insert(0, term)
+        self._transforms.insert(0, transform)
 
     @contextmanager
     def limit_to(self, only: Tensor) -> Iterator[None]:
@@ -268,13 +285,13 @@ class LocalStep:
         The next backward pass overwrites the gradient.
         """
         loss = self._plain_gradient(inputs, labels)
-        self._apply_terms(..., self.model.weights, self.model.gradient)
+        self._apply_transforms(..., self.model.weights, self.model.gradient)
         return loss.detach(), self.model.gradient
 
     def _descend_piece(self, piece: slice | EllipsisType, g: Tensor) -> None:
         """Take the step on one chunk of the buffer. Its masked gradient `g` is overwritten."""
         weights = self.model.weights[piece]
-        self._apply_terms(piece, weights, g)
+        self._apply_transforms(piece, weights, g)
         if not self._keeps_rest:
             self._optimizer.descend(weights, g, piece, self._rate)
             return
@@ -284,18 +301,18 @@ class LocalStep:
         self._optimizer.descend(weights, self._apply_mask(g, piece), piece, self._rate)
         weights.copy_(torch.where(self._mask[piece] > 0, weights, before))
 
-    def _apply_terms(self, piece: slice | EllipsisType, weights: Tensor, g: Tensor) -> None:
+    def _apply_transforms(self, piece: slice | EllipsisType, weights: Tensor, g: Tensor) -> None:
         """Apply all gradient transforms in place to the masked gradient of one chunk."""
-        if not self._terms:
+        if not self._transforms:
             return
         at = StepContext(weights, self._anchor[piece], piece)
-        for term in self._terms:
-            if is_built_in(term):
+        for transform in self._transforms:
+            if is_built_in(transform):
                 # The checks of `change_in_place` would take several microseconds per chunk.
-                term.apply(g, at)
+                transform.apply(g, at)
             else:
-                change_in_place("gradient_transforms", term, "apply", g, at, name="grad")
-            if term.masked:
+                change_in_place("gradient_transforms", transform, "apply", g, at, name="grad")
+            if transform.masked:
                 self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
@@ -373,26 +390,3 @@ def set_random_state(device: torch.device, state: Tensor) -> None:
         torch.cuda.set_rng_state(state, device)
     else:
         torch.default_generator.set_state(state)
-
-
-def make_terms(local: LocalTraining, components: StepComponents, *, momentum: bool) -> list[GradientTransform]:
-    """Return the gradient transforms of a step, in the order of LocalTraining's docstring.
-
-    Args:
-        local: The settings of local training.
-        components: The optimizer and the custom gradient transforms.
-        momentum: True if the server sends its momentum.
-    """
-    steps: list[GradientTransform] = []
-    if local.prox_mu:
-        steps.append(Proximal(local.prox_mu))
-    steps += components.terms
-    if local.control:
-        steps.append(AddVector())
-    if momentum:
-        steps.append(ServerMomentum(local.grad_mix))
-    if local.clip:
-        steps.append(Clipping(local.clip))
-    if local.weight_decay and not components.optimizer.decoupled:
-        steps.append(WeightDecay(local.grad_mix * local.weight_decay))
-    return steps

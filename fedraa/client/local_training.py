@@ -132,7 +132,7 @@ class LocalTraining:
         starts = [number * self.batch_size for number in range(self.count_minibatches(shard))]
         return [slice(start, end) for start, end in zip(starts, [*starts[1:], shard], strict=True)]
 
-    def samples(self, shard: int) -> int:
+    def count_samples(self, shard: int) -> int:
         """Return the number of samples in a task's minibatches, if its client has `shard` samples.
 
         A sample counts once for each minibatch that it is in.
@@ -148,29 +148,23 @@ class LocalTraining:
         """The number of passes over the client's data that a task needs besides its local steps."""
         return self.full_gradient + self.algorithm.epochs
 
-    def passed_samples(self, shard: int) -> float:
-        """Return the number of samples that go through a forward and backward pass in a task.
+    def count_sample_passes(self, shard: int) -> float:
+        """Return the number of forward and backward passes of samples in a task, if its client has `shard` samples."""
+        return self.count_samples(shard) * self.passes + shard * self.extra_epochs
 
-        A sample counts once for each of its passes.
-
-        Args:
-            shard: Number of samples of the client.
-        """
-        return self.samples(shard) * self.passes + shard * self.extra_epochs
-
-    def samples_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
+    def samples_of_steps(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
         """Return the number of samples in `steps` local steps, at the mean minibatch size of a pass.
 
         The arguments are numbers for one client, or arrays for all clients.
         """
         return np.asarray(steps * shard / self.count_minibatches(shard))
 
-    def passed_in(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
-        """Return the number of samples that go through a forward and backward pass in `steps` local steps.
+    def sample_passes_of_steps(self, steps: Ints, shard: Sizes) -> npt.NDArray[np.float64]:
+        """Return the number of forward and backward passes of samples in a task of `steps` local steps.
 
-        A sample counts once per pass. The arguments are numbers for one client, or arrays for all clients.
+        The arguments are numbers for one client, or arrays for all clients.
         """
-        return np.asarray(self.samples_in(steps, shard) * self.passes + shard * self.extra_epochs)
+        return np.asarray(self.samples_of_steps(steps, shard) * self.passes + shard * self.extra_epochs)
 
     def path_length(self, lr: float, steps: int) -> float:
         """Return the length that the path of SGD would have with gradients of length 1 (lr * ||a||_1 in FedNova).

@@ -13,6 +13,7 @@ from fedraa.client.gradient_transforms import GradientTransform
 from fedraa.client.halfway_cosine import HalfwayCosine
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_step import LocalStep, Penalty
+from fedraa.components.custom_errors import convert_custom_errors
 from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
 from fedraa.messages import KEPT_PREFIX, Vector
@@ -130,13 +131,19 @@ class TaskRun:
             self.weights.copy_(shared)
         self._step = shared_step
 
-    def add_term(self, term: GradientTransform) -> None:
-        if not isinstance(term, GradientTransform):
-            problem = "run.add_term got a wrong value"
-            raise InputError("method.local.algorithm", problem, got=term, expected="a GradientTransform")
-        self._step.add_term(term)
+    def add_transform(self, transform: GradientTransform) -> None:
+        if not isinstance(transform, GradientTransform):
+            problem = "run.add_transform got a wrong value"
+            raise InputError("method.local.algorithm", problem, got=transform, expected="a GradientTransform")
+        self._step.add_transform(transform)
 
-    def check_result(self, algorithm: LocalAlgorithm) -> None:
+    def train_with(self, algorithm: LocalAlgorithm) -> None:
+        """Train the task. Raise InputError if a custom algorithm fails or leaves a wrong result."""
+        with convert_custom_errors("method.local.algorithm", algorithm):
+            algorithm.train(self)
+        self._check_result(algorithm)
+
+    def _check_result(self, algorithm: LocalAlgorithm) -> None:
         """Raise InputError if `algorithm.train` took no step, replaced the weights, or left a wrong value."""
         train = f"{type(algorithm).__qualname__}.train"
         if self.weights is not self._model.weights:

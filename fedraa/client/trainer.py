@@ -30,7 +30,7 @@ from fedraa.data import Transforms
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree, count_bytes, map_tree
 from fedraa.errors import InputError
-from fedraa.messages import Task, Update
+from fedraa.messages import Mask, Task, Update
 from fedraa.models import set_scaler_rate
 from fedraa.models.exits import limit_depth
 from fedraa.models.statistics import settle_spectral
@@ -46,7 +46,6 @@ FULL_BATCH = 1024
 RESIDENT_BYTES = 2 * 2**30
 
 Shard = tuple[Any, Tensor]
-Mask = npt.NDArray[np.bool_]
 
 
 class Work(NamedTuple):
@@ -153,8 +152,7 @@ class Trainer:
         run = TaskRun(local_step, minibatches, kept, mask)
         if self._target_cosine is not None:
             run.halfway = HalfwayCosine([length], self._target_cosine, model.module, local_step.embeddings)
-        algorithm.train(run)
-        run.check_result(algorithm)
+        run.train_with(algorithm)
         cosine = None
         if run.halfway is not None:
             cosine = run.halfway.compute(run.received, run.weights)
@@ -250,7 +248,7 @@ class Trainer:
         parts = replace(self._local, batch_size=FULL_BATCH)
         return [np.arange(span.start, span.stop) for span in parts.spans(samples)]
 
-    def _iter_minibatches(self, work: Work, stream: str = "", epochs: int | None = None) -> Iterator[Shard]:
+    def _iter_minibatches(self, work: Work, stream: str, epochs: int | None) -> Iterator[Shard]:
         """Yield the minibatches of a task, changed by the random transforms of samples.
 
         Args:
@@ -288,15 +286,18 @@ class Trainer:
 
         `_iter_minibatches` documents `stream` and `epochs`.
         """
-        left = self._count_steps(task, samples)
         orders, skipped = self._iter_orders(task, samples, stream)
+        left = self._count_steps(task, samples)
         if epochs is not None:
-            left, skipped = epochs * self._local.count_minibatches(samples), 0
+            left = epochs * self._local.count_minibatches(samples)
+            skipped = 0
+        spans = self._local.spans(samples)
         while left > 0:
             order = next(orders)
-            spans = self._local.spans(samples)[skipped : skipped + left]
-            yield [order[span] for span in spans]
-            left, skipped = left - len(spans), 0
+            chosen = spans[skipped : skipped + left]
+            yield [order[span] for span in chosen]
+            left -= len(chosen)
+            skipped = 0
 
     def _count_steps(self, task: Task, samples: int) -> int:
         if task.cut_at is not None:
@@ -305,7 +306,7 @@ class Trainer:
             return task.steps
         return self._local.count_steps(samples)
 
-    def _iter_orders(self, task: Task, samples: int, stream: str = "") -> tuple[Iterator[npt.NDArray[np.int64]], int]:
+    def _iter_orders(self, task: Task, samples: int, stream: str) -> tuple[Iterator[npt.NDArray[np.int64]], int]:
         """Return an iterator over the order of the samples in each pass, and the number of the task's first minibatch.
 
         This number is not 0 if the task continues a pass of the client's previous task.
@@ -339,9 +340,8 @@ class Trainer:
         return self._resident[client]
 
     def _make_batch(self, x: Tree, y: npt.NDArray[Any], rows: npt.NDArray[np.int64]) -> Shard:
-        return map_tree(lambda array: self._to_tensor(array.take(rows, axis=0)), x), self._to_tensor(
-            y.take(rows, axis=0)
-        )
+        inputs = map_tree(lambda array: self._to_tensor(array.take(rows, axis=0)), x)
+        return inputs, self._to_tensor(y.take(rows, axis=0))
 
     def _to_tensor(self, array: npt.NDArray[np.generic]) -> Tensor:
         tensor = torch.from_numpy(array)

@@ -3,6 +3,8 @@
 The argument `name` of these checks is the name of the method in error messages.
 """
 
+from math import inf
+from numbers import Real
 from typing import Any
 
 from fedraa.aggregation.coverage_mean import CoverageMean
@@ -55,15 +57,20 @@ def check_terms(name: str, method: Method) -> None:
         raise InputError("gradient_transforms", got=local.transforms, expected="a tuple of GradientTransforms")
     for term in local.transforms:
         GRADIENT_TRANSFORM.resolve(term)
-    _check_kept(local.algorithm)
+    _check_algorithm(local.algorithm)
     _check_compression(name, method)
     _check_refused(name, method)
 
 
-def _check_kept(algorithm: LocalAlgorithm) -> None:
-    """Raise InputError if a custom local algorithm declares values of clients that are no KeptBuffers."""
+def _check_algorithm(algorithm: LocalAlgorithm) -> None:
+    """Raise InputError if a custom local algorithm declares a wrong cost, or kept values that are no KeptBuffers."""
     with convert_errors("method.local.algorithm", algorithm):
         kept: object = algorithm.kept
+        costs = {"passes": algorithm.passes, "epochs": algorithm.epochs}
+    for name, number in costs.items():
+        if isinstance(number, bool) or not isinstance(number, Real) or not 0 <= number < inf:
+            problem = f"{type(algorithm).__qualname__}.{name} is wrong"
+            raise InputError("method.local.algorithm", problem, got=number, expected="a number from 0")
     if not isinstance(kept, tuple) or not all(isinstance(buffer, KeptBuffer) for buffer in kept):
         problem = f"{type(algorithm).__qualname__}.kept is wrong"
         raise InputError("method.local.algorithm", problem, got=kept, expected="a tuple of KeptBuffers")

@@ -34,8 +34,9 @@ class Section(BaseModel):
     """Fields of an experiment that belong together. A subclass's docstring is its heading in `--help-all`."""
 
     # Most commands create no experiment, so pydantic builds the validators only when one is created.
+    # Strict validators refuse True as the number 1, and text as a number.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, defer_build=True
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, defer_build=True, strict=True
     )
 
     MAY_CHANGE: ClassVar[frozenset[str]] = frozenset()
@@ -72,8 +73,15 @@ class Section(BaseModel):
 
     @classmethod
     def _to_config_form(cls, value: object) -> object:
-        """Return the value in the form of config.json. File paths and components become texts."""
-        if isinstance(value, list | tuple):
+        """Return the value in the form of config.json. File paths and components become texts.
+
+        A float without a fraction, such as 1e3, becomes an int, because fields with integers accept it.
+        """
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, float) and value.is_integer():
+            return int(value)
+        if isinstance(value, list | tuple | range):
             return tuple(cls._to_config_form(item) for item in value)
         if isinstance(value, Path):
             return str(value)

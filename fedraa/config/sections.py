@@ -17,6 +17,8 @@ from fedraa.numbers import AtLeastOne, Count, Decay, NotNegative, Positive, Shar
 
 DEFAULT_CLIENTS = 10
 DEFAULT_ATTACKERS = 0.2
+# A path may also be a text.
+PathText = Annotated[Path, Field(strict=False)]
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
 
@@ -29,7 +31,7 @@ class ProblemOptions(Section):
     """Data set: digits, mnist, fashion-mnist, emnist, cifar10, cifar100, agnews, femnist, shakespeare, celeba, sent140,
     reddit, stackoverflow, a .npz or .csv file, csv('FILE', target='COLUMN'), folder:PATH of images, npy:PATH, hf:PATH,
     or package.module:callable."""
-    data_dir: Path | None = None
+    data_dir: PathText | None = None
     """Folder of the data set's files; missing image data sets are downloaded to it (default: none)."""
     transforms: tuple[Component, ...] = ()
     """Transforms of the training samples: crop, flip, normalize, v2.NAME of torchvision, or a custom Transform
@@ -86,12 +88,12 @@ class DeviceOptions(Section):
     flops=F), or package.module:NAME."""
     units: Literal["relative", "physical"] = "relative"
     """Units of the devices: relative to the full model, or physical (FLOP/s, bytes/s, s and bytes)."""
-    availability: Path | None = None
+    availability: PathText | None = None
     """Times at which the devices are available: a .csv file with the columns client, start and end, daily:SHARE for a
     share of every period, or a FedScale trace fedscale:FILE (default: always)."""
     availability_period: Positive | None = None
     """Time after which the times of --availability repeat, in time units (default: they do not repeat)."""
-    links: Path | None = None
+    links: PathText | None = None
     """Bandwidths of the devices over time: a .csv file with the columns client, end, downlink and uplink; the rows of a
     client repeat after its last row (default: constant bandwidths, from --compute)."""
     duration_jitter: Decay = 0.1
@@ -393,7 +395,7 @@ class OutputOptions(Section):
 
     MAY_CHANGE = frozenset(["out", "quiet"])
 
-    out: Path | None = None
+    out: PathText | None = None
     """Run directory to write (default: a new one under runs/)."""
     quiet: bool = False
     """Print neither progress nor results."""

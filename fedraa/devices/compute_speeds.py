@@ -13,10 +13,11 @@ from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
 from fedraa.devices.device_columns import check_columns, check_values, read_devices, split_clients
 from fedraa.devices.fedscale import FedScaleFleet
-from fedraa.devices.fleet import COLUMNS, WATTS, Fleet, Floats
+from fedraa.devices.fleet import COLUMNS, WATTS, Fleet
 from fedraa.devices.link_traces import LinkTrace
 from fedraa.devices.profiles import ProfileFleet
 from fedraa.errors import InputError, one_line
+from fedraa.messages import Floats
 from fedraa.rng import generator
 
 DISTRIBUTIONS = {"lognormal": 1, "uniform": 2, "zipf": 1}

@@ -12,7 +12,8 @@ from fedraa.client.compression import COMPRESSOR, wire_bytes
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.split import SplitCosts
 from fedraa.components.state import Stateful
-from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Floats, Load, TaskTimes
+from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Load, TaskTimes
+from fedraa.messages import Floats
 from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]
@@ -240,12 +241,11 @@ class CostModel(Stateful):
 
     def samples(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the number of training samples in one task, or in its first `steps` local steps."""
-        if steps is None:
-            steps = self.steps(widths, client)
+        steps = steps or self.steps(widths, client)
         shard = int(self._sizes[client])
         if steps is None:
-            return float(self._local.samples(shard))
-        return float(self._local.samples_in(steps, shard))
+            return float(self._local.count_samples(shard))
+        return float(self._local.samples_of_steps(steps, shard))
 
     def steps(self, widths: Widths, client: int) -> int | None:
         """Return how many local steps the setting `auto` gives to one task; None without this setting."""
@@ -288,7 +288,7 @@ class CostModel(Stateful):
         """
         if self._stem is None:
             return 0
-        return FLOAT32_BYTES * self._stem.activations * int(self._local.passed_samples(int(self._sizes[client])))
+        return FLOAT32_BYTES * self._stem.activations * int(self._local.count_sample_passes(int(self._sizes[client])))
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """Return the table c [N, M]. Entry c[n, j] is the expected duration of one task of client n on submodel j.
@@ -353,19 +353,19 @@ class CostModel(Stateful):
 
     def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the number of sample passes (forward, backward) in one task, or in its first `steps` local steps."""
-        if steps is None:
-            steps = self.steps(widths, client)
+        steps = steps or self.steps(widths, client)
         shard = int(self._sizes[client])
         if steps is None:
-            return self._local.passed_samples(shard)
-        return float(self._local.passed_in(steps, shard))
+            return self._local.count_sample_passes(shard)
+        return float(self._local.sample_passes_of_steps(steps, shard))
 
     def _all_sample_passes(self, widths: Widths) -> Floats:
         """Return the number of sample passes (forward, backward) in one task of every client, [N]."""
         auto = self._local.auto
         if auto is None:
-            return self._map_sizes(self._local.passed_samples)
-        return self._local.passed_in(self._auto_steps(auto, widths, np.arange(len(self._sizes))), self._sizes)
+            return self._map_sizes(self._local.count_sample_passes)
+        steps = self._auto_steps(auto, widths, np.arange(len(self._sizes)))
+        return self._local.sample_passes_of_steps(steps, self._sizes)
 
     def _map_sizes(self, function: Callable[[int], float]) -> Floats:
         """Return `function(number of samples)` of every client, [N].
@@ -378,7 +378,7 @@ class CostModel(Stateful):
     def _auto_steps(self, auto: AutoSteps, widths: Widths, clients: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the number of local steps that `auto` computes from the costs for one task of each client [n]."""
         shards = self._sizes[clients]
-        batch = self._local.samples_in(1, shards) * self._local.passes
+        batch = self._local.samples_of_steps(1, shards) * self._local.passes
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
         start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
         step = self.fleet.cost(self.load(widths, batch, 0.0, 0.0), clients) - start

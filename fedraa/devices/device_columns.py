@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.devices.fleet import COLUMNS, WATTS, Floats
+from fedraa.devices.fleet import COLUMNS, WATTS
 from fedraa.errors import InputError
+from fedraa.messages import Floats
 from fedraa.reading import read_csv_frame
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from fedraa.devices.availability import Availability, Spans
-from fedraa.devices.fleet import Floats
 from fedraa.errors import InputError
+from fedraa.messages import Floats
 from fedraa.numbers import Positive
 from fedraa.reading import open_regular_file
 from fedraa.rng import generator

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.devices.link_traces import LinkTrace
-
-Floats = npt.NDArray[np.float64]
+from fedraa.messages import Floats
 
 # In relative units, a device of compute speed 1 trains the full model for this number of epochs in one time unit. The
 # Fed-RAA paper uses the same number of local epochs.

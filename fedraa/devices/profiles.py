@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.devices.device_columns import split_clients
-from fedraa.devices.fleet import Floats
 from fedraa.errors import InputError
+from fedraa.messages import Floats
 
 HPL = "https://github.com/geerlingguy/top500-benchmark"
 CLPEAK = "https://github.com/krrishnarraj/clpeak/blob/master/results"

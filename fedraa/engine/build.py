@@ -11,16 +11,18 @@ import torch
 from torch import nn
 
 from fedraa.aggregation.label_owners import labels_held
-from fedraa.attacks.attack import check_attack, make_attack_plan
+from fedraa.attacks.attack import AttackPlan, check_attack, make_attack_plan
 from fedraa.client.state_probe import MAX_PROBE_SAMPLES, probe_state
 from fedraa.components.calls import convert_errors
 from fedraa.composition.compatibility import check_transforms
+from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
 from fedraa.config.section import Section
 from fedraa.config.sections import DEFAULT_ATTACKERS, ClientOptions, DeviceOptions, EvaluationOptions, ProblemOptions
 from fedraa.data import (
     Dataset,
     DivisionSettings,
+    Federated,
     FederatedDataset,
     as_dataset,
     divide_dataset,
@@ -30,11 +32,12 @@ from fedraa.data import (
 )
 from fedraa.data.check import Targets
 from fedraa.data.label_shares import measure_label_overlap, measure_label_shares
-from fedraa.data.tree import map_tree, take_rows
+from fedraa.data.tree import Tree, map_tree, take_rows
 from fedraa.devices.availability import Availability, Daily, Timing, read_availability
 from fedraa.devices.compute_speeds import make_fleet, with_links
 from fedraa.devices.fedscale import read_fedscale_availability
 from fedraa.devices.link_traces import read_links
+from fedraa.engine.device_memory import warn_of_small_memory
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
 from fedraa.engine.objects import object_names, objects_of
@@ -132,11 +135,11 @@ def build_run(
     example = map_tree(lambda part: torch.from_numpy(part.copy()), batch)
     pair = map_tree(lambda part: part[:2], example)
     wanted = torch.from_numpy(dataset.y_train[:2])
+    classes = dataset.classes
 
     def output_misfit(result: Any) -> str | None:
         return describe_misfit(objective, result, wanted, classes)
 
-    classes = dataset.classes
     doing("checking the model: finding the parts to cut" if method.cuts else "checking the model")
     if model is not None:
         model = own_model(model, pair, output_misfit, objective)
@@ -174,23 +177,8 @@ def build_run(
     labels = np.zeros((experiment.client_count, 1), bool)
     if objective.classifies:
         labels = labels_held(data, dataset.classes)
-    label_shares = None
-    label_overlap = 1.0
-    needs_overlap = objective.classifies and method.local.auto is not None
-    if method.local.logit_calibration or needs_overlap:
-        label_shares = measure_label_shares(data, dataset.classes, experiment.seed)
-        if needs_overlap:
-            label_overlap = measure_label_overlap(data, label_shares, experiment.seed)
-    attack = make_attack_plan(
-        experiment.attack,
-        experiment.attackers or DEFAULT_ATTACKERS,
-        clients=experiment.client_count,
-        seed=experiment.seed,
-    )
-    if attack is not None:
-        check_attack(attack.attack, objective)
-        with convert_errors("attack", attack.attack):
-            attack.attack.start(dataset.classes, example)
+    label_shares, label_overlap = _measure_labels(data, method, objective, experiment.seed)
+    attack = _start_attack(experiment, objective, dataset.classes, example)
     privacy = None
     if experiment.privacy is not None:
         privacy = PRIVACY.resolve(experiment.privacy)
@@ -228,11 +216,59 @@ def build_run(
             find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,
             *warn_of_small_shards(spec),
+            *warn_of_small_memory(spec),
             *warn_of_many_attackers(spec),
             *warn_of_no_evaluation(spec),
         )
     )
     return spec
+
+
+def _measure_labels(
+    data: Federated, method: Method, objective: Objective, seed: int
+) -> tuple[tuple[float, ...] | None, float]:
+    """Return the label shares of all clients' data and the overlap with each client's shares, as RunSpec has them.
+
+    A value that the run does not need is not measured: it is None or 1.
+
+    Args:
+        data: The clients' data.
+        method: The method.
+        objective: The objective.
+        seed: Seed of the run.
+    """
+    needs_overlap = objective.classifies and method.local.auto is not None
+    if not (method.local.logit_calibration or needs_overlap):
+        return None, 1.0
+    shares = measure_label_shares(data, data.dataset.classes, seed)
+    if not needs_overlap:
+        return shares, 1.0
+    return shares, measure_label_overlap(data, shares, seed)
+
+
+def _start_attack(experiment: Experiment, objective: Objective, classes: int, example: Tree) -> AttackPlan | None:
+    """Return the attack of the run, ready to be used; None without an attack.
+
+    Args:
+        experiment: The experiment.
+        objective: The objective.
+        classes: Number of classes of the dataset.
+        example: A batch of inputs [b, ...].
+
+    Raises:
+        InputError: The attack does not suit the objective, or it cannot start.
+    """
+    plan = make_attack_plan(
+        experiment.attack,
+        experiment.attackers or DEFAULT_ATTACKERS,
+        clients=experiment.client_count,
+        seed=experiment.seed,
+    )
+    if plan is not None:
+        check_attack(plan.attack, objective)
+        with convert_errors("attack", plan.attack):
+            plan.attack.start(classes, example)
+    return plan
 
 
 def _refuse_options_of_names(options: Section, component: str) -> None:

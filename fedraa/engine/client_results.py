@@ -15,7 +15,7 @@ Columns = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Evaluating:
+class QueuedEvaluation:
     """An evaluation in progress, with the step and the time of its model.
 
     `counts` is the result of `ClientResults.snapshot_clients` at the start of the evaluation.
@@ -67,7 +67,7 @@ class ClientResults(Stateful):
         quarantined = [[client, reason] for client, reason in tasks.quarantined.items()]
         return {"updates": tasks.applied.copy(), "quarantined": quarantined}
 
-    def take(self, pending: Evaluating, evaluation: Evaluation) -> None:
+    def take(self, pending: QueuedEvaluation, evaluation: Evaluation) -> None:
         """Write the results of the evaluation if `every` selects it. Otherwise keep the results for `finish`."""
         if self._write is None or not evaluation.clients:
             return

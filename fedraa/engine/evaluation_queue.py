@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from fedraa.engine.client_results import ClientResults, Evaluating
+from fedraa.engine.client_results import ClientResults, QueuedEvaluation
 from fedraa.engine.executor import Executor
 from fedraa.messages import Evaluation, State
 from fedraa.objectives import Target
@@ -53,7 +53,7 @@ class EvaluationQueue:
         self._target = target
         self._client_results = client_results
         self._personal_clients = personal_clients
-        self._pending: deque[Evaluating] = deque()
+        self._pending: deque[QueuedEvaluation] = deque()
         # The target metric's value in the last finished evaluation.
         self._target_value: float | None = None
 
@@ -83,7 +83,7 @@ class EvaluationQueue:
         if self._personal_clients:
             kept = server.task_table.client_states.copy_rows(self._personal_clients)
         result = self._executor.evaluate(server.params, kept)
-        self._pending.append(Evaluating(server.step, now, result, counts))
+        self._pending.append(QueuedEvaluation(server.step, now, result, counts))
         self.last_step = server.step
 
     def collect(self, timeout: float) -> Evaluation | None:
@@ -123,7 +123,7 @@ class EvaluationQueue:
         self._client_results.restore(state["client_results"])
         for pending in state["pending"]:
             result = self._executor.evaluate(pending["params"], pending["kept"])
-            self._pending.append(Evaluating(pending["step"], pending["t"], result, pending["counts"]))
+            self._pending.append(QueuedEvaluation(pending["step"], pending["t"], result, pending["counts"]))
         # A resumed run may have a harder target than before. The last evaluation may not reach the new target.
         if self._target is not None and self._target_value is not None and self._target.reached(self._target_value):
             self.time_to_target = state["time_to_target"]

@@ -11,7 +11,7 @@ from typing import Protocol
 from fedraa.client import Work
 from fedraa.client.task_trainer import TaskTrainer
 from fedraa.data import Federated
-from fedraa.errors import RunFailed, trap_system_exit
+from fedraa.errors import InputError, RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
@@ -84,7 +84,7 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class FinishedEvaluation:
     """A finished evaluation."""
 
     params: Vector
@@ -104,6 +104,12 @@ def may_be_client_fault(error: BaseException) -> bool:
     """Return True if the client's data or components may have caused the error, False if the worker did."""
     text = f"{type(error).__name__}: {error}"
     return not isinstance(error, MemoryError) and not any(name in text for name in NOT_OF_CLIENTS)
+
+
+def fault_of_task(task: Task, worker: int, error: BaseException) -> Fault:
+    """Return the fault of a task whose training raised an error."""
+    input_error = error if isinstance(error, InputError) else None
+    return Fault(task.id, worker, format_error(error), may_be_client_fault(error), input_error)
 
 
 class _Dropped(BaseException):
@@ -206,7 +212,7 @@ class LocalExecutor:
             trainer.reset()
             if len(tasks) > 1:
                 return None
-            return [Fault(tasks[0].id, 0, format_error(error), may_be_client_fault(error))]
+            return [fault_of_task(tasks[0], 0, error)]
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         # On the wall clock, no task is trained before the loop waits for it.
@@ -229,8 +235,8 @@ class LocalExecutor:
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
         try:
-            return Evaluated(params.copy(), kept, self._evaluator.evaluate(params, kept))
-        except ValueError:
+            return FinishedEvaluation(params.copy(), kept, self._evaluator.evaluate(params, kept))
+        except InputError:
             # This error already names the user's component.
             raise
         # The user's metrics may raise any exception.

@@ -172,7 +172,7 @@ class Loop:
 
         # 5. A Poisson round may have no clients. It ends at once.
         elif not self._tasks:
-            self._waiting_clients.extend(self.server.end_empty_round(self.clock.now))
+            self._close_round()
 
         # 6. Time moves to the outcome that is due next. The result is None if this outcome is missing, or if its task
         # was sent again after a failure.
@@ -273,7 +273,7 @@ class Loop:
         all_gone = due == inf and len(self._tasks) == self.server.ledger.clients
         if self.server.closes_at < due and not all_gone:
             self.clock.now = self.server.closes_at
-            self._close_round_at_deadline()
+            self._close_round()
             return None
         if due == inf:
             problem = f"none of the {len(self._tasks)} devices that train will be available again"
@@ -307,13 +307,13 @@ class Loop:
         self.clock.now = self.clock.elapsed_seconds()
         if self._tasks.next_outcome_due > min(self.clock.now, closes_at):
             if closes_at <= self.clock.now:
-                self._close_round_at_deadline()
+                self._close_round()
             return None
         return self._tasks.pop_outcome()
 
-    def _close_round_at_deadline(self) -> None:
+    def _close_round(self) -> None:
         with self.times.server.on("mix"):
-            self._waiting_clients.extend(self.server.close_late(self.clock.now))
+            self._waiting_clients.extend(self.server.close_round(self.clock.now))
         self._forget_lost_tasks()
 
     def _forget_lost_tasks(self) -> None:
@@ -367,7 +367,7 @@ class Loop:
         """Apply the update of a finished task, or drop a task whose client caused the failure."""
         self._failures.forget_task(task.id)
         if isinstance(outcome, Fault):
-            self._drop_task(task, outcome.error)
+            self._drop_task(task, outcome)
             return
         self.times.workers.seconds["train"] += outcome.seconds
         before = self.times.server.seconds["mix"]
@@ -376,11 +376,11 @@ class Loop:
         self._forget_lost_tasks()
         self._report_progress(self.times.server.seconds["mix"] - before)
 
-    def _drop_task(self, task: Task, error: str) -> None:
-        """Drop a failed task. Raise RunFailed if the run cannot continue without the client of this task."""
-        self._waiting_clients.extend(self.server.drop(task.id, error, self.clock.now))
+    def _drop_task(self, task: Task, fault: Fault) -> None:
+        """Drop a failed task. Raise an error if the run cannot continue without the client of this task."""
+        self._waiting_clients.extend(self.server.drop(task.id, fault.error, self.clock.now))
         self._forget_lost_tasks()
-        check_clients_left(self.server.ledger.bad_clients, task, error, self.server.ledger.clients)
+        check_clients_left(self.server.ledger.bad_clients, task, fault, self.server.ledger.clients)
 
     def _report_progress(self, commit_seconds: float) -> None:
         busy, workers = self.executor.busy()

@@ -47,8 +47,8 @@ def trace_model(
     method: Method,
     model: nn.Module,
     pair: Tree,
-    tell: Callable[[str], None] | None = None,
-    cut_layers: Sequence[str] | None = None,
+    tell: Callable[[str], None] | None,
+    cut_layers: Sequence[str] | None,
 ) -> Traced:
     """Return the model as a Traced. It has width groups (units that can be cut) only if the method cuts models.
 
@@ -56,7 +56,7 @@ def trace_model(
         method: The method that trains the model.
         model: The model, without wrappers.
         pair: Two samples, with which the model is called.
-        tell: Called with a line of text if tracing takes long.
+        tell: Called with a line of text if tracing takes long; None for no call.
         cut_layers: Names or patterns of the layers that are cut; None for all.
 
     Raises:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -64,9 +65,7 @@ def load_personal_model(
     clients = spec.experiment.client_count
     if client not in range(clients):
         raise InputError("client", got=client, expected=f"a whole number from 0 to {clients - 1}")
-    choice = choose_checkpoint(
-        directory / CHECKPOINTS, lambda state: describe_damage(directory, state["log"]), read_checkpoint
-    )
+    choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_checkpoint)
     if choice is None:
         raise InputError("run", f"{directory} has no checkpoint yet", hint="wait for one, or resume the run")
     server = choice.state["server"]

@@ -14,6 +14,7 @@ from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.lr_schedule import check_longest_task
+from fedraa.components.calls import convert_errors
 from fedraa.components.text import text_of
 from fedraa.composition.overrides import chosen_value
 from fedraa.data.tree import list_leaves
@@ -32,7 +33,7 @@ from fedraa.server.schedule import SCHEDULER
 from fedraa.server.selection import is_routing
 from fedraa.server.staleness import STALENESS
 from fedraa.submodels.personal_layers import BATCH_NORM, find_personal
-from schedulers import TOLERANCE, delay_bound
+from schedulers import delay_bound, is_feasible
 
 # Maximum number of clients that an error names.
 MAX_NAMED_CLIENTS = 8
@@ -47,7 +48,9 @@ def check_runnable(spec: RunSpec) -> None:
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
     _check_inputs(spec)
-    spec.method.local.algorithm.check_model(spec.traced.module)
+    algorithm = spec.method.local.algorithm
+    with convert_errors("method.local.algorithm", algorithm):
+        algorithm.check_model(spec.traced.module)
     _check_small_batches(spec)
     _check_local_schedule(spec)
     _check_adapters(spec)
@@ -67,14 +70,22 @@ def check_runnable(spec: RunSpec) -> None:
     staleness = getattr(spec.method.update, "staleness", None)
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
-    server = make_server(spec, _discard_event)
-    # Make the first task and the state of a checkpoint, so that errors of custom components appear before the start.
+    _check_first_task(spec)
+
+
+def _check_first_task(spec: RunSpec) -> None:
+    """Raise InputError if the server's first task asks its client for an array that the client does not send.
+
+    This also makes the state of a checkpoint, so that errors of custom components appear before the start.
+    """
+    algorithm = spec.method.local.algorithm
+    server = make_server(spec, discard_event)
     asks: tuple[str, ...] = ()
     for client in list(server.begin())[:1]:
         asks = server.assign(client, 0.0).asks
     server.state()
     for name in asks:
-        if name.startswith(KEPT_PREFIX) or name in spec.method.local.algorithm.replies:
+        if name.startswith(KEPT_PREFIX) or name in algorithm.replies:
             continue
         if getattr(spec.method.local, SETTING_OF_ARRAY.get(name, ""), False):
             continue
@@ -84,7 +95,7 @@ def check_runnable(spec: RunSpec) -> None:
         raise InputError("method", problem, expected=f"one of {', '.join(SETTING_OF_ARRAY)}")
 
 
-def _discard_event(kind: str, t: float, /, **fields: object) -> None:
+def discard_event(kind: str, t: float, /, **fields: object) -> None:
     """Do nothing."""
 
 
@@ -92,17 +103,18 @@ def _check_feasible(spec: RunSpec) -> None:
     """Raise InputError if some client could never get a task."""
     schedule = spec.method.schedule
     table = make_cost_model(spec).table([submodel.widths for submodel in spec.submodels])
-    cheapest = table.argmin(axis=1)
     costs = table.min(axis=1)
     worst = int(costs.argmax())
     if not np.isfinite(costs[worst]):
         problem = f"client {worst} lacks the memory to train any fragment"
         raise InputError("compute", problem, hint="give the client more memory, or cut smaller fragments")
     bound = schedule.delay_bound
-    if bound is not None and costs[worst] > bound * (1 + TOLERANCE) and SCHEDULER.resolve(schedule.scheduler).bounded:
+    if bound is None or is_feasible(costs, bound).all():
+        return
+    if SCHEDULER.resolve(schedule.scheduler).bounded:
         raise InputError(
             "delay_bound",
-            f"the cheapest fragment {cheapest[worst]} of client {worst} costs {costs[worst]:.4g}",
+            f"the cheapest fragment {table[worst].argmin()} of client {worst} costs {costs[worst]:.4g}",
             got=bound,
             expected=f"at least {costs[worst]:.4g}",
             hint=f"leave it out for the derived bound {delay_bound(table):.4g}",
@@ -161,7 +173,7 @@ def _check_small_batches(spec: RunSpec) -> None:
     if len(small) and spec.experiment.on_bad_client == "stop":
         raise InputError(
             "on_bad_client",
-            f"{kind} cannot train on the single sample of {_name_clients(small, spec.data.names)}",
+            f"{kind} cannot train on the single sample of {name_clients(small, spec.data.names)}",
             got="stop",
             hint="give skip, or another partition",
         )
@@ -332,13 +344,13 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
         return []
     kind = type(spec.traced.module).__name__
     return [
-        f"clients: {_name_clients(small, spec.data.names)} cannot train, with one training sample each, because {kind} "
+        f"clients: {name_clients(small, spec.data.names)} cannot train, with one training sample each, because {kind} "
         "cannot be trained on batches of one sample; they are quarantined; give fewer clients or another partition to "
         "train them as well"
     ]
 
 
-def _name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None = None) -> str:
+def name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None) -> str:
     """Return a text with the first clients' numbers and names, and the number of other clients."""
     words = []
     for client in clients[:MAX_NAMED_CLIENTS].tolist():

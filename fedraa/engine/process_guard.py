@@ -50,7 +50,7 @@ def exclusive_process() -> Iterator[None]:
     of Python, NumPy and torch.
     """
     if not _guard.lock.acquire(blocking=False):
-        _say_that_runs_wait()
+        _log_first_wait()
         _guard.lock.acquire()
     try:
         with _unchanged_settings(), ItemGenerators().restore_afterwards():
@@ -59,7 +59,7 @@ def exclusive_process() -> Iterator[None]:
         _guard.lock.release()
 
 
-def _say_that_runs_wait() -> None:
+def _log_first_wait() -> None:
     """Log that a run waits for another run to end. Log it only once per process, because many runs may wait."""
     if not _guard.waited_before:
         _guard.waited_before = True

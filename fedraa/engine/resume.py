@@ -4,20 +4,16 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 from torch import nn
 
-from fedraa.aggregation.registry import AGGREGATOR
-from fedraa.client.compression import COMPRESSOR
-from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
 from fedraa.components.imports import import_object, importing_only
-from fedraa.components.registry import ComponentRegistry
-from fedraa.components.text import describe_component as describe_part
-from fedraa.components.text import is_foreign, matches_description, paths_in
-from fedraa.composition.method import Method
+from fedraa.components.text import paths_in
+from fedraa.composition.differences import differing_part
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.config.sections import StopOptions
@@ -27,7 +23,6 @@ from fedraa.engine.resume_guard import first_difference, pinned_settings
 from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, short_text
-from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import json_text, write_text
 from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, read_head
@@ -36,23 +31,6 @@ from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.run_lock import is_written
-from fedraa.server.optimizers import SERVER_OPTIMIZER
-from fedraa.server.schedule import SCHEDULER
-from fedraa.server.staleness import STALENESS
-
-# For each field of a method: the registry of its components. The registry turns a text such as `adam(beta1=0.8)` into a
-# component, which can then be compared with the description of a component in config.json.
-_REGISTRIES: dict[str, ComponentRegistry[Any]] = {
-    "participation": PARTICIPATION,
-    "next_client": NEXT_CLIENT,
-    "scheduler": SCHEDULER,
-    "staleness": STALENESS,
-    "aggregator": AGGREGATOR,
-    "optimizer": SERVER_OPTIMIZER,
-    "compressor": COMPRESSOR,
-    "local_optimizer": LOCAL_OPTIMIZER,
-    "download_compressor": COMPRESSOR,
-}
 
 logger = logging.getLogger(__name__)
 
@@ -182,13 +160,17 @@ def _resume_call(directory: Path, names: Sequence[str]) -> str:
 
 
 def _is_script_path(path: str) -> bool:
+    """Return True if only the script or notebook that defined the object can import it."""
     return "<" in path or path.startswith("__main__:")
 
 
 def _is_missing_script_object(name: str, path: str) -> bool:
     """Return True if `path` names an object that a script or notebook defined and that cannot be imported now."""
-    if "<" in path or not _is_script_path(path):
-        return "<" in path
+    # A path with `<`, such as that of a lambda, cannot be imported.
+    if "<" in path:
+        return True
+    if not _is_script_path(path):
+        return False
     try:
         import_object(name, path)
     except ValueError:
@@ -227,14 +209,20 @@ def foreign_in(written: Mapping[str, Any]) -> list[str]:
     return sorted(set(paths_in([value for name, value in written.items() if name not in may_change])))
 
 
-def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
-    """Check the log and the configuration against the last intact checkpoint. Warn about damaged checkpoints."""
-    choice = choose_checkpoint(
-        directory / CHECKPOINTS, lambda state: describe_damage(directory, state["log"]), read_head
-    )
+def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
+    """Check the log and the configuration against the last intact checkpoint. Warn about damaged checkpoints.
+
+    Args:
+        directory: The run directory.
+        pinned: The result of `pinned_settings` for the run's config.json.
+
+    Raises:
+        InputError: A pinned setting changed after the checkpoint, or no checkpoint can be used.
+    """
+    choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_head)
     if choice is None:
         return
-    changed_field = first_difference(choice.state[ASKED], experiment)
+    changed_field = first_difference(choice.state[ASKED], pinned)
     if changed_field is not None:
         problem = f"it {changed_field} when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")
@@ -246,14 +234,15 @@ def _check_log(directory: Path, experiment: Mapping[str, Any]) -> None:
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:
     """Raise InputError for the first field in `names` that differs between two experiments."""
     for name in sorted(names):
-        if now[name] == was.get(name):
+        before = was.get(name)
+        if now[name] == before:
             continue
         if isinstance(now[name], dict):
             # The value is too long for a sentence.
             raise InputError(name, "the run was started with another value", hint="give the same value")
-        problem = f"the run was started with {short_text(was.get(name))}"
-        if was.get(name) is None:
+        if before is None:
             raise InputError(name, "the run was started without it", got=now[name], hint="leave it out")
+        problem = f"the run was started with {short_text(before)}"
         raise InputError(name, problem, got=now[name], hint="give the same value")
 
 
@@ -295,54 +284,6 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
             f"it does not describe the method of its experiment: {where} differs",
             hint="restore the file, or start the run again if another version of fedraa started it",
         )
-
-
-def differing_part(was: Mapping[str, Any], method: Method) -> str | None:
-    """Return the first part of a method that differs from its description in config.json, or None."""
-    return _differing_path(was, json.loads(json.dumps(method.described())))
-
-
-def _differing_path(was: Any, now: Any, where: str = "") -> str | None:
-    """Return the path of the first difference between two descriptions of a method, or None.
-
-    A component may be a text in one of them and a mapping in the other.
-
-    Args:
-        was: A part of the description in config.json.
-        now: The same part of the current description.
-        where: The path of the part, empty for the whole method.
-    """
-    for text, described in ((was, now), (now, was)):
-        if isinstance(text, str) and isinstance(described, Mapping):
-            return None if _creates_component(text, described, where) else where
-    if was == now:
-        return None
-    if not isinstance(was, Mapping) or not isinstance(now, Mapping):
-        return where
-    for key in {**was, **now}:
-        path = f"{where}.{key}".lstrip(".")
-        if key not in was or key not in now:
-            return path
-        differing = _differing_path(was[key], now[key], path)
-        if differing is not None:
-            return differing
-    return None
-
-
-def _creates_component(text: str, described: Mapping[str, Any], where: str) -> bool:
-    """Return True if the text creates the described component.
-
-    For a custom component, only values in the text are compared.
-
-    Args:
-        text: The text of a component, such as `adam(beta1=0.8)`.
-        described: The description of a component.
-        where: The path of the component in the method.
-    """
-    registry = _REGISTRIES.get(where.rpartition(".")[2])
-    if registry is None or is_foreign(text):
-        return matches_description(text, described)
-    return bool(json.loads(json.dumps(describe_part(registry.resolve(text)))) == described)
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.backdoor import Backdoor
-from fedraa.callbacks.events import Limits
+from fedraa.callbacks.events import Limits, RunStart
 from fedraa.client.error_feedback import FEEDBACK
 from fedraa.client.input_adversary import declare_adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS, KeptBuffer
@@ -29,7 +30,7 @@ from fedraa.evaluation.evaluator import ATTACK_SUCCESS
 from fedraa.evaluation.metrics import NamedMetric
 from fedraa.evaluation.personal import EvaluationData, KeptModels, choose_clients
 from fedraa.ledger.participation import PARTICIPATION, Poisson, Selection
-from fedraa.messages import Vector
+from fedraa.messages import Mask, Vector
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Classification, MetricSpec, Objective, make_target, refuse_no_accuracy
 from fedraa.privacy.accountant import PrivacyTerms
@@ -38,7 +39,7 @@ from fedraa.privacy.privacy import Privacy, default_delta
 from fedraa.rng import generator
 from fedraa.server.schedule import Barrier, Schedule
 from fedraa.submodels import IndexSet, Traced
-from fedraa.submodels.assignment import Mask, Submodel
+from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.meter import measure_cost
 from fedraa.submodels.personal_layers import find_personal, personal_mask
@@ -273,6 +274,10 @@ class RunSpec:
             per_release = self.method.update.per_step
         delta = self.experiment.privacy_delta or default_delta(self.experiment.client_count)
         return PrivacyTerms(self.privacy.noise, delta, per_release, sampling, self.privacy.local)
+
+    def make_start(self, directory: Path, *, resumed: bool) -> RunStart:
+        """Return the facts about the run that callbacks receive when it starts or resumes in this directory."""
+        return RunStart(self.experiment, directory, self.limits, resumed, self.metric_spec, self.method.asynchronous)
 
     def without_training_rows(self) -> "RunSpec":
         """Return a copy of the run that has fewer training samples: only those that evaluations need.

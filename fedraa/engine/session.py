@@ -20,8 +20,7 @@ from fedraa.engine.loop_state import CALLBACK, LoopState, StopReason
 from fedraa.engine.resume_guard import pinned_settings
 from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run, params_digest
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import CallbackRaised, RunFailed
-from fedraa.messages import State
+from fedraa.errors import CallbackRaised, InputError, RunFailed
 from fedraa.rundir.atomic_files import json_text, raise_unwritable, replace_file, write_text
 from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
 from fedraa.rundir.clients_file import clients_csv_columns
@@ -134,7 +133,7 @@ class RunSession:
             self._write_results(reason)
             self._dispatcher.deliver()
             return True
-        except RunFailed as error:
+        except (RunFailed, InputError) as error:
             # If the disk caused the failure, this write also fails. The first error is more useful.
             with suppress(OSError):
                 write_text(self._directory / FAILURE, f"{error}\n")
@@ -170,7 +169,7 @@ class RunSession:
     def _begin_loop(self, resume: bool) -> None:
         state = None
         if resume:
-            state = load_latest(self._directory / CHECKPOINTS, self._find_damage)
+            state = load_latest(self._directory / CHECKPOINTS, partial(describe_damage, self._directory))
         with raise_unwritable(self._directory):
             (self._directory / SEAL).unlink(missing_ok=True)
             (self._directory / FAILURE).unlink(missing_ok=True)
@@ -193,10 +192,6 @@ class RunSession:
     def _replay_events(self, next_undelivered: int | None) -> None:
         if self._dispatcher.subscribed:
             self._dispatcher.replay_events(History(self._directory).lines(), next_undelivered)
-
-    def _find_damage(self, state: State) -> str | None:
-        """Return the reason why the log does not fit the checkpoint, or None if the run can resume."""
-        return describe_damage(self._directory, state["log"])
 
     def _write_results(self, reason: StopReason) -> None:
         params = self._loop.server.params

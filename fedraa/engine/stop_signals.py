@@ -10,22 +10,26 @@ from types import FrameType
 class Stop(threading.Event):
     """A request to stop. If it comes inside the block `honoured`, the run saves a checkpoint and ends."""
 
-    _well = False
+    _is_honoured = False
 
     def ask(self) -> None:
-        """Request a stop. Raise KeyboardInterrupt outside of the block `honoured`."""
+        """Request a stop.
+
+        Raises:
+            KeyboardInterrupt: The call is outside of the block `honoured`.
+        """
         self.set()
-        if not self._well:
+        if not self._is_honoured:
             raise KeyboardInterrupt("stopped before the run began")
 
     @contextmanager
     def honoured(self) -> Iterator[None]:
         """Mark the block in which a request to stop makes the run save a checkpoint and end."""
-        self._well = True
+        self._is_honoured = True
         try:
             yield
         finally:
-            self._well = False
+            self._is_honoured = False
 
 
 @contextmanager
@@ -88,11 +92,11 @@ def defer_interrupts() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return
-    heard = False
+    was_interrupted = False
 
     def handle_first(number: int, frame: FrameType | None) -> None:
-        nonlocal heard
-        heard = True
+        nonlocal was_interrupted
+        was_interrupted = True
         signal.signal(signal.SIGINT, before)
 
     signal.signal(signal.SIGINT, handle_first)
@@ -100,5 +104,5 @@ def defer_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if heard:
+    if was_interrupted:
         signal.raise_signal(signal.SIGINT)

@@ -4,7 +4,7 @@ from collections import Counter
 from enum import Enum
 from typing import NoReturn
 
-from fedraa.errors import RunFailed
+from fedraa.errors import RunFailed, StructuredError
 from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES, BadClients
 from fedraa.messages import Fault, Task, Update
 from fedraa.server.update_checks import model_defect
@@ -71,24 +71,36 @@ def check_sent_model(task: Task, outcome: Update | Fault) -> None:
         )
 
 
-def check_clients_left(bad: BadClients, task: Task, error: str, clients: int) -> None:
-    """Raise RunFailed if no client is left after a failed task, or if the run needs this task's client.
+def check_clients_left(bad: BadClients, task: Task, fault: Fault, clients: int) -> None:
+    """Raise an error if no client is left after a failed task, or if the run needs this task's client.
 
     Args:
         bad: The record of clients with failed tasks.
         task: The task.
-        error: The reason of its failure.
+        fault: Its failure.
         clients: The number of clients.
+
+    Raises:
+        InputError: The user's component or data made the task fail.
+        RunFailed: The task failed for another reason.
     """
     if task.client in bad.left_out and bad.stopped:
         hint = "give --on-bad-client skip to continue without such clients"
         if task.client == bad.needed:
             hint = "start a run with another root client"
-        problem = f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}: {error}"
-        raise RunFailed(f"client {task.client}", problem, hint=hint)
-    last = f"the last, client {task.client} with task {task.id}: {error}"
+        problem = f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}"
+        raise _last_error(fault, f"client {task.client}", problem, hint)
+    last = f"the last, client {task.client} with task {task.id}"
     if len(bad.left_out) == clients:
         failed = f"all {len(bad.left_out)} clients failed {bad.retries + 1} times in a row"
-        raise RunFailed("clients", f"{failed}; {last}")
+        raise _last_error(fault, "clients", f"{failed}; {last}")
     if bad.hopeless:
-        raise RunFailed("clients", f"the first {MAX_FIRST_FAILURES} clients all failed; {last}")
+        raise _last_error(fault, "clients", f"the first {MAX_FIRST_FAILURES} clients all failed; {last}")
+
+
+def _last_error(fault: Fault, field: str, problem: str, hint: str = "") -> StructuredError:
+    """Return the InputError of the last failure with the problem as a note, or RunFailed if it has no InputError."""
+    if fault.input_error is None:
+        return RunFailed(field, f"{problem}: {fault.error}", hint=hint)
+    fault.input_error.add_note("; ".join(filter(None, (f"{field}: {problem}", hint))))
+    return fault.input_error

@@ -1,7 +1,6 @@
 """The tasks that were sent and are not finished, sorted by due time."""
 
 from dataclasses import dataclass, replace
-from math import inf
 
 from fedraa.ledger.due_queue import DueQueue
 from fedraa.messages import Fault, Task, Update
@@ -20,7 +19,7 @@ class TasksInFlight:
 
     def __init__(self) -> None:
         self._sent: dict[int, SentTask] = {}
-        # This heap may contain finished tasks, but never as its first task.
+        # This queue and `_arrived_by_due_time` may contain finished tasks, but never as their first task.
         self._by_due_time = DueQueue()
         self._outcomes: dict[int, Update | Fault] = {}
         self._arrived_by_due_time = DueQueue()
@@ -63,12 +62,12 @@ class TasksInFlight:
         del self._sent[number]
         self._outcomes.pop(number, None)
         self._drop_finished()
-        while self._arrived_by_due_time and self._arrived_by_due_time.next_task not in self._outcomes:
-            self._arrived_by_due_time.pop()
 
     def _drop_finished(self) -> None:
-        while self._by_due_time and self._by_due_time.next_task not in self._sent:
-            self._by_due_time.pop()
+        """Remove finished tasks from the front of both queues."""
+        for queue in (self._by_due_time, self._arrived_by_due_time):
+            while queue and queue.next_task not in self._sent:
+                queue.pop()
 
     def has_arrived(self, number: int | None) -> bool:
         """Return True if the outcome of this task has arrived."""
@@ -90,14 +89,10 @@ class TasksInFlight:
     @property
     def next_outcome_due(self) -> float:
         """The earliest due time of the outcomes that have arrived; infinite if none has arrived."""
-        if not self._arrived_by_due_time:
-            return inf
         return self._arrived_by_due_time.next_due
 
     def pop_outcome(self) -> tuple[Task, Update | Fault]:
         """Remove the earliest due task among those that have an outcome. Return the task and its outcome."""
         _, number = self._arrived_by_due_time.pop()
         outcome = self._outcomes.pop(number)
-        while self._arrived_by_due_time and self._arrived_by_due_time.next_task not in self._outcomes:
-            self._arrived_by_due_time.pop()
         return self.remove(number), outcome

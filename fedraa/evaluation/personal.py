@@ -11,6 +11,7 @@ from fedraa.client.kept_buffer import PERSONAL_LAYERS
 from fedraa.client.local_algorithm import LocalAlgorithm, trained_or_global
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.trainer import Trainer
+from fedraa.components.calls import convert_errors
 from fedraa.data import Federated
 from fedraa.data.tree import Tree
 from fedraa.messages import State, Task, Vector
@@ -93,9 +94,9 @@ class KeptModels:
             own = params.copy()
             own[self.layers] = trained_or_global(values[PERSONAL_LAYERS.key], params[self.layers])
             params = own
-        return self.algorithm.personal_model(
-            {buffer.name: values[buffer.key] for buffer in self.algorithm.kept}, params
-        )
+        kept_values = {buffer.name: values[buffer.key] for buffer in self.algorithm.kept}
+        with convert_errors("method.local.algorithm", self.algorithm):
+            return self.algorithm.personal_model(kept_values, params)
 
 
 class FineTuning:

@@ -1,6 +1,7 @@
 """A queue of tasks in the order of their due times."""
 
 import heapq
+from math import inf
 
 
 class DueQueue:
@@ -14,8 +15,8 @@ class DueQueue:
 
     @property
     def next_due(self) -> float:
-        """The due time of the first task."""
-        return self._heap[0][0]
+        """The due time of the first task; infinite if the queue is empty."""
+        return self._heap[0][0] if self._heap else inf
 
     @property
     def next_task(self) -> int:

@@ -122,7 +122,7 @@ class RoundLedger(TaskLedger):
         self._missing -= 1
         return Dropped(dispatch, action, round_complete=self._is_complete())
 
-    def lose(self, task: int, elapsed: float) -> Dispatch:
+    def lose(self, task: int, elapsed: float) -> None:
         """Record a task that is too late for its round, and subtract it from the two counts of its fragment.
 
         The count of sent tasks and the count of updates increased by 1 when the task was assigned.
@@ -137,7 +137,6 @@ class RoundLedger(TaskLedger):
         self.stats.sent[index] -= 1
         self._missing -= 1
         self.selector.record_lost(dispatch.client, elapsed)
-        return dispatch
 
     def close_round(self) -> RoundClosed:
         """End the round. Add one update to the count of each fragment that at least one client trained."""

@@ -4,12 +4,10 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.components.state import Stateful
+from fedraa.messages import Floats
 from fedraa.rng import generator
-
-Floats = npt.NDArray[np.float64]
 
 
 class RoutedTasks(Stateful):

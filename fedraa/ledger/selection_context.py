@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.components.state import Stateful
+from fedraa.messages import Floats
 
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 # Weight of the newest value in the running means of losses and durations.

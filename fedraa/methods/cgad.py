@@ -20,10 +20,10 @@ import numpy as np
 
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Vector
+from fedraa.messages import Mask, Vector
 from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.numbers import Decay, NotNegative, Positive
-from fedraa.server.optimizers import SERVER_OPTIMIZER, Mask, ServerOptimizer
+from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, StalenessWeight
 from fedraa.vectors.chunked import map_chunks, mask_or_true

@@ -17,10 +17,10 @@ import numpy as np
 
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Extra, ExtraBuffers, SharedBuffer, State, Vector
+from fedraa.messages import Extra, ExtraBuffers, Mask, SharedBuffer, State, Vector
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.index_ranges import where_of
 

@@ -29,13 +29,13 @@ from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
-from fedraa.messages import Index, Update, Vector
+from fedraa.messages import Index, Mask, Update, Vector
 from fedraa.methods.fedbuff import Buffered
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
 from fedraa.server.schedule import AsyncSchedule
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import add_scaled, map_chunks
 
 
@@ -58,7 +58,7 @@ class DynamicRegularizer(LocalAlgorithm):
 
     def train(self, run: LocalRun) -> None:
         drift = run.state["drift"]
-        run.add_term(AddVector(-drift))
+        run.add_transform(AddVector(-drift))
         super().train(run)
         drift.sub_(run.weights - run.received, alpha=run.prox_mu)
 

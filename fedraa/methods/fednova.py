@@ -33,14 +33,13 @@ from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Vector
+from fedraa.messages import Mask, Vector
 from fedraa.methods.fedbuff import Buffered
 from fedraa.numbers import Count, Positive
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate, factor_at
 from fedraa.server.round_update import Mean
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, weight_for_clients
-from fedraa.submodels.assignment import Mask
 from fedraa.vectors.chunked import add_scaled, map_chunks
 from fedraa.vectors.coverage_counter import CoverageCounter
 

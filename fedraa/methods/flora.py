@@ -18,10 +18,10 @@ from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
-from fedraa.messages import Vector
+from fedraa.messages import Mask, Vector
 from fedraa.rng import generator
 from fedraa.server.round_update import Mean
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.submodels.policies.slices import Prefix
 

@@ -18,9 +18,8 @@ from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Vector
+from fedraa.messages import Mask, Vector
 from fedraa.server.round_update import Mean
-from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.slices import Prefix
 
 # The smallest weight of a client. It keeps the sum of the weights above 0 if the products B A of all clients are 0.

@@ -18,11 +18,11 @@ from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import ExtraBuffers, Update, Vector
+from fedraa.messages import ExtraBuffers, Mask, Update, Vector
 from fedraa.methods.fedcm import GlobalMomentum
 from fedraa.server.round_state import RoundStateContext
 from fedraa.server.round_update import Mean
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import map_chunks, mask_or_true
 from fedraa.vectors.coverage_counter import CoverageCounter
 from fedraa.vectors.delta_view import DeltaView

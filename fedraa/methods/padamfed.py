@@ -33,11 +33,11 @@ from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun, refuse_other
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
-from fedraa.messages import Extra, ExtraBuffers, LazyBuffer, Update, Vector
+from fedraa.messages import Extra, ExtraBuffers, LazyBuffer, Mask, Update, Vector
 from fedraa.numbers import Count
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.index_ranges import where_of
@@ -58,7 +58,7 @@ class NormalisedSteps(LocalAlgorithm):
     def train(self, run: LocalRun) -> None:
         shift = torch.zeros_like(run.weights)
         # `shift` changes from step to step. The term adds its current values to every gradient.
-        run.add_term(AddVector(shift))
+        run.add_transform(AddVector(shift))
         total = torch.zeros_like(run.weights)
         beta = float(run.sent["beta"])
         steps = 0

@@ -21,9 +21,8 @@ from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Index, Vector
+from fedraa.messages import Index, Mask, Vector
 from fedraa.server.round_update import Mean
-from fedraa.submodels.assignment import Mask
 from fedraa.submodels.policies.regions import Arbitrary
 from fedraa.vectors.chunked import borrow_scratch, map_chunks
 from fedraa.vectors.client_rows import ClientRows

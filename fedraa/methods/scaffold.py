@@ -21,10 +21,10 @@ import numpy as np
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Extra, ExtraBuffers, Index, LazyBuffer, Update, Vector
+from fedraa.messages import Extra, ExtraBuffers, Index, LazyBuffer, Mask, Update, Vector
 from fedraa.server.round_state import RoundState, RoundStateContext
 from fedraa.server.round_update import Mean
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import add_scaled, borrow_scratch, copy_coordinates, map_chunks
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.index_ranges import CoordinateSet, where_of

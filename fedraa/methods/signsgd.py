@@ -20,10 +20,9 @@ from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Index, Vector
+from fedraa.messages import Index, Mask, Vector
 from fedraa.server.optimizers import Sgd
 from fedraa.server.round_update import Mean
-from fedraa.submodels.assignment import Mask
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 
 

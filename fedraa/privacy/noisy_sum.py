@@ -5,10 +5,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.components.state import Stateful
-from fedraa.messages import Index, Vector
+from fedraa.messages import Index, Mask, Vector
 from fedraa.privacy.privacy import Privacy, measure_norm
 from fedraa.rng import generator
-from fedraa.submodels.assignment import Mask
 
 # Memory in bytes per parameter: clips, sum of updates, noise, and intermediate arrays.
 NOISE_BYTES = 28

@@ -5,9 +5,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
-from fedraa.messages import Vector
+from fedraa.messages import Mask, Vector
 from fedraa.privacy.noisy_sum import NoisySum
-from fedraa.submodels.assignment import Mask
 
 
 class PrivateMean(Aggregator):

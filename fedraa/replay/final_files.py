@@ -32,7 +32,7 @@ def check_checkpoints(directory: Path) -> None:
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", error.text) from None
         problem: str | None = "the checkpoint has no state of the log"
         if "log" in state:
-            problem = describe_damage(directory, state["log"])
+            problem = describe_damage(directory, state)
         if problem is not None:
             raise Inconsistent(f"{CHECKPOINTS}/{path.name}", problem)
         change = first_difference(state[ASKED], now)

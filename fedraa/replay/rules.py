@@ -20,7 +20,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing, availability_from
 from fedraa.devices.costs import CostModel, CostSettings, Widths
 from fedraa.devices.device_columns import check_values
-from fedraa.devices.fleet import COLUMNS, Fleet, Floats
+from fedraa.devices.fleet import COLUMNS, Fleet
 from fedraa.devices.link_traces import restore_links
 from fedraa.errors import InputError, locate_error
 from fedraa.ledger.async_ledger import AsyncLedger
@@ -30,7 +30,7 @@ from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.ledger.routed_tasks import RoutedTasks
 from fedraa.ledger.selection_context import ClientFacts
-from fedraa.messages import ExtraBuffers
+from fedraa.messages import ExtraBuffers, Floats
 from fedraa.numbers import expected_text, format_count
 from fedraa.replay.logged_selector import LoggedSelector
 from fedraa.replay.resolved import Described, Resolved

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from fedraa.messages import Floats
 from fedraa.report.runs import Group, runs_of
 from fedraa.report.statistics import bounds_of, confidence_interval
 from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
 
-Floats = npt.NDArray[np.float64]
 # With fewer seeds, a band reaches from the smallest to the largest value. With more, it is a confidence interval.
 FEWEST = 3
 # A line with more evaluations has no dots, because they would hide the line.

@@ -5,15 +5,13 @@ from itertools import chain, cycle
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedraa.messages import Floats
 from fedraa.report.comparison import hold_last
 from fedraa.report.theme import limit_axis_to_fractions
-
-Floats = npt.NDArray[np.float64]
 
 # Colour-blind readers can distinguish the palette of Okabe and Ito. Its yellow is omitted, because it is too faint.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")

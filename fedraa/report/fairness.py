@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from fedraa.messages import Floats
 from fedraa.report.runs import Group, Run
 from fedraa.report.tables import NONE, Cell, Table
 from fedraa.report.theme import new_figure
-
-Floats = npt.NDArray[np.float64]
 
 PERCENTILES = (5, 25, 50, 75, 95)
 CAPTION = (

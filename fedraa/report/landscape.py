@@ -4,7 +4,6 @@ import copy
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -12,11 +11,10 @@ from torch.nn import functional as F
 from fedraa.engine.build import build_run
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
+from fedraa.messages import Floats
 from fedraa.reading import open_regular_file
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
-
-Floats = npt.NDArray[np.float64]
 
 # Number of test samples on which the loss is measured.
 SAMPLES = 1024

@@ -14,9 +14,11 @@ import pandas as pd
 from fedraa.errors import Inconsistent, InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.report.command import run_command
+from fedraa.rundir.config_file import RESTORE
 from fedraa.rundir.digests import check_seal
-from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
+from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, PARTITION, SUMMARY
 from fedraa.rundir.history import History, method_name
+from fedraa.rundir.partition_file import read_partition
 from fedraa.rundir.summary import summarise_unfinished
 from fedraa.rundir.task_timeline import TaskTimeline, read_timeline
 
@@ -41,17 +43,22 @@ class Run:
 
     def _check_files(self) -> None:
         """Raise InputError if the files are damaged or were changed after the run."""
+        # A report shows nothing of the partition, so a copy of a run directory may lack it.
+        has_partition = (self.directory / PARTITION).exists()
         try:
             if self.ended:
-                check_seal(self.directory, SHOWN)
+                check_seal(self.directory, (*SHOWN, PARTITION) if has_partition else SHOWN)
             else:
                 # Reading a property raises an error if its file is damaged.
                 for name in ("tasks", "rounds", "evals", "options", "clients"):
                     getattr(self, name)
+                if has_partition:
+                    read_partition(self.directory)
         except (Inconsistent, InputError) as error:
             raise InputError("run", f"{self.directory} is damaged: {error}") from None
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError("run", f"{self.directory} is damaged: {type(error).__name__}: {error}") from None
+            problem = f"{self.directory} is damaged: {type(error).__name__}: {error}"
+            raise InputError("run", problem, hint=RESTORE) from None
 
     @property
     def options(self) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
+from fedraa.messages import Floats
 from fedraa.report.runs import Run
 from fedraa.report.theme import SEQUENTIAL, draw_legend, new_figure
-
-Floats = npt.NDArray[np.float64]
 
 # A plot shows at most LANES clients. Each client has a lane, a row of the plot.
 LANES = 40

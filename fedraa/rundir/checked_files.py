@@ -14,6 +14,7 @@ from fedraa.numbers import expected_text
 from fedraa.objectives import MetricSpec
 from fedraa.reading import read_regular_file
 from fedraa.rundir.clients_file import drop_incomplete_line
+from fedraa.rundir.config_file import RESTORE
 from fedraa.rundir.event_log import TIMES
 
 if TYPE_CHECKING:
@@ -56,24 +57,25 @@ def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
         summary = json.loads(read_regular_file(path))
         Totals.model_validate(summary)
     except OSError as error:
-        raise InputError("run", f"{path} cannot be read: {error.strerror or error}") from None
+        raise InputError("run", f"{path} cannot be read: {error.strerror or error}", hint=RESTORE) from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if not first["loc"]:
-            raise InputError("run", f"{path} is not a summary of a run; it is not a JSON object") from None
+            raise InputError(
+                "run", f"{path} is not a summary of a run; it is not a JSON object", hint=RESTORE
+            ) from None
         field = ".".join(map(str, first["loc"]))
         text = f"{field}: got {short_text(first['input'])}; expected {expected_text(first)}"
         if first["type"] == "missing":
             text = f"it lacks {field}"
-        raise InputError("run", f"{path} is not a summary of a run; {text}") from None
+        raise InputError("run", f"{path} is not a summary of a run; {text}", hint=RESTORE) from None
     except (ValueError, RecursionError) as error:
-        raise InputError("run", f"{path} is not JSON: {error}") from None
+        raise InputError("run", f"{path} is not JSON: {error}", hint=RESTORE) from None
     for name in (*metric_spec.names, f"best_{metric_spec.main}"):
         value = summary.get(name, "nothing")
         if not isinstance(value, int | float | None) or isinstance(value, bool):
-            raise InputError(
-                "run", f"{path} is not a summary of a run; {name}: got {short_text(value)}; expected a number"
-            )
+            text = f"{name}: got {short_text(value)}; expected a number"
+            raise InputError("run", f"{path} is not a summary of a run; {text}", hint=RESTORE)
     return with_nan(summary, metric_spec)
 
 
@@ -101,6 +103,7 @@ def read_evals(path: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
             frame = frame.apply(pd.to_numeric)
         return frame
     except OSError as error:
-        raise InputError("evals", f"{path} cannot be read: {error.strerror or error}") from None
+        raise InputError("evals", f"{path} cannot be read: {error.strerror or error}", hint=RESTORE) from None
     except ValueError as error:
-        raise InputError("evals", f"{path} is not a table of evaluations: {first_line(error)}") from None
+        problem = f"{path} is not a table of evaluations: {first_line(error)}"
+        raise InputError("evals", problem, hint=RESTORE) from None

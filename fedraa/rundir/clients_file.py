@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from fedraa.errors import InputError, first_line
 from fedraa.objectives import MetricSpec
 from fedraa.reading import read_regular_file
+from fedraa.rundir.config_file import RESTORE
 from fedraa.rundir.file_names import CLIENTS
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def read_clients(directory: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
         if tuple(frame.columns) != columns:
             raise InputError("columns", got=list(frame.columns), expected=", ".join(columns))
     except OSError as error:
-        raise InputError("clients", f"{path} cannot be read: {error.strerror or error}") from None
+        raise InputError("clients", f"{path} cannot be read: {error.strerror or error}", hint=RESTORE) from None
     except ValueError as error:
-        raise InputError("clients", f"{path} is not a table of clients: {first_line(error)}") from None
+        problem = f"{path} is not a table of clients: {first_line(error)}"
+        raise InputError("clients", problem, hint=RESTORE) from None
     return frame.fillna(dict.fromkeys(TEXT, ""))

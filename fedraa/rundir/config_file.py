@@ -14,6 +14,8 @@ from fedraa.reading import read_regular_file
 FORMAT = 3
 # The required keys of config.json. Their values are JSON objects.
 SECTIONS = ("experiment", "method", "resolved", "versions")
+# The next step for a user whose run directory has a damaged file.
+RESTORE = "restore the file from a copy, or start the run again"
 KEYS = {*SECTIONS, "format", "given", "commit", "command"}
 
 
@@ -26,23 +28,24 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         config = json.loads(read_regular_file(path).decode())
     except OSError as error:
-        raise InputError("run", f"{path} cannot be read: {error.strerror or error}") from None
+        raise InputError("run", f"{path} cannot be read: {error.strerror or error}", hint=RESTORE) from None
     except (ValueError, RecursionError) as error:
-        raise InputError("run", f"{path} is not JSON: {error}") from None
+        raise InputError("run", f"{path} is not JSON: {error}", hint=RESTORE) from None
     if not isinstance(config, dict):
-        raise InputError("run", f"{path} is not a run's configuration; it is not a JSON object")
+        raise InputError("run", f"{path} is not a run's configuration; it is not a JSON object", hint=RESTORE)
     if "format" in config:
         check_format(path, config["format"])
     for key in SECTIONS:
         if not isinstance(config.get(key), dict):
-            raise InputError("run", f"{path} is not a run's configuration; it lacks the object {key!r}")
+            problem = f"{path} is not a run's configuration; it lacks the object {key!r}"
+            raise InputError("run", problem, hint=RESTORE)
     if "format" not in config:
-        raise InputError("run", f"{path} is not a run's configuration; it lacks 'format'")
+        raise InputError("run", f"{path} is not a run's configuration; it lacks 'format'", hint=RESTORE)
     if "method" not in config["experiment"]:
-        raise InputError("run", f"{path} is not a run's configuration; it lacks experiment.method")
+        raise InputError("run", f"{path} is not a run's configuration; it lacks experiment.method", hint=RESTORE)
     unknown = sorted(config.keys() - KEYS)
     if unknown:
-        raise InputError("run", f"{path} has the unknown key {unknown[0]!r}")
+        raise InputError("run", f"{path} has the unknown key {unknown[0]!r}", hint=RESTORE)
     return config
 
 

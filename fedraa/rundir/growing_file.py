@@ -51,12 +51,17 @@ class GrowingFile:
         return self._digest.hexdigest()
 
 
-def describe_damage(directory: Path, log: State) -> str | None:
+def describe_damage(directory: Path, state: State) -> str | None:
     """Return the reason why a checkpoint does not fit the logs, as a part of a sentence; None if it fits.
 
-    `log` is the state of the logs in the checkpoint: their sizes and digests. The logs may have grown since then. Their
-    first bytes must be unchanged.
+    The checkpoint has the sizes and the digests of the logs. The logs may have grown since then. Their first bytes must
+    be unchanged.
+
+    Args:
+        directory: The run directory.
+        state: The state in the checkpoint.
     """
+    log = state["log"]
     for name, file in LOGS.items():
         if name not in log:
             continue

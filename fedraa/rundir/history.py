@@ -98,7 +98,9 @@ class History:
         for name in (CONFIG, EVENTS, EVALS):
             if not (self.directory / name).is_file():
                 run = next((path.parent for path in sorted(self.directory.glob(f"*/{CONFIG}"))), None)
-                hint = "" if run is None else f"give a run in this folder, such as {run}"
+                hint = "give the directory that a run wrote; `fedraa status` lists those in runs/"
+                if run is not None:
+                    hint = f"give a run in this folder, such as {run}"
                 raise InputError("run", f"{self.directory} is not a run directory; it has no {name}", hint=hint)
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
 """The file partition.npz: the rows of the data set that each client has."""
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any, overload
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data import Federated
-from fedraa.errors import InputError, first_line
+from fedraa.errors import InputError, one_line
 from fedraa.messages import Index
 from fedraa.rundir.atomic_files import replace_file
 from fedraa.rundir.file_names import PARTITION
@@ -61,7 +61,7 @@ class DataPartition:
 
 
 def write_partition(directory: Path, data: Federated) -> None:
-    """Write the partition of the data. Equal partitions give equal bytes."""
+    """Write the partition of the data, unless the file has it already. Equal partitions give equal bytes."""
     test_order = data.test_order
     if data.held_back is not None:
         test_order = data.held_back[test_order]
@@ -75,10 +75,13 @@ def write_partition(directory: Path, data: Federated) -> None:
         arrays["train_order"] = data.order
     if data.names is not None:
         arrays["names"] = np.array(data.names)
-    with replace_file(directory / PARTITION) as stream:
-        np.savez_compressed(
-            stream, allow_pickle=False, **{name: _shrink_integers(array) for name, array in arrays.items()}
-        )
+    content = BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **{name: _shrink_integers(arrays[name]) for name in arrays})
+    path = directory / PARTITION
+    if path.is_file() and path.read_bytes() == content.getvalue():
+        return
+    with replace_file(path) as stream:
+        stream.write(content.getvalue())
 
 
 def _shrink_integers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -113,5 +116,7 @@ def read_partition(directory: Path) -> DataPartition:
             bool(arrays["test_is_held_back"]),
             names,
         )
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError("partition", f"{path} is not a partition, or is damaged: {first_line(error)}") from None
+    # A damaged archive can raise any exception, such as zlib.error or EOFError.
+    except Exception as error:
+        problem = f"{path} is not a partition, or is damaged: {type(error).__name__}: {one_line(error)}"
+        raise InputError("partition", problem, hint="resume the run, which restores it") from None

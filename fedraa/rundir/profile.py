@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from fedraa.errors import InputError
 from fedraa.messages import State
 from fedraa.reading import read_regular_file
+from fedraa.rundir.config_file import RESTORE
 
 PROFILE = "profile.json"
 SERVER = {
@@ -86,7 +87,8 @@ def read_profile(directory: Path) -> list[tuple[str, str, float, float]]:
     try:
         run = Spent.model_validate_json(read_regular_file(path))
     except ValidationError as error:
-        raise InputError("run", f"{path} is not a profile: {error.errors()[0]['msg']}") from None
+        problem = f"{path} is not a profile: {error.errors()[0]['msg']}"
+        raise InputError("run", problem, hint=RESTORE) from None
     rows = []
     for process, kinds, spent, whole in (
         ("server", SERVER, run.server, run.wall),

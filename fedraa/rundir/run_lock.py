@@ -65,18 +65,19 @@ def interrupt_run(directory: Path, log: Path) -> None:
     Raises InputError if no such process runs on this machine.
     """
     if not is_written(log):
-        raise InputError("run", f"no process is writing {directory}, and there is nothing to stop")
+        hint = f"see its state: fedraa status {directory}"
+        raise InputError("run", f"no process is writing {directory}, and there is nothing to stop", hint=hint)
     machine, _, process = read_regular_file(directory / WRITER).decode(errors="replace").rpartition(" ")
     if not process.isdecimal() or int(process) < 2:
-        raise InputError("run", f"{directory / WRITER} does not name the process that writes the run", got=process)
+        problem = f"{directory / WRITER} does not name the process that writes the run"
+        raise InputError("run", problem, got=process, hint="send SIGTERM to this process yourself")
     if machine != socket.gethostname():
         raise InputError("run", f"{directory} is written by process {process} on {machine}", hint="stop it there")
     try:
         os.kill(int(process), signal.SIGTERM)
     except (ProcessLookupError, OverflowError):
-        raise InputError(
-            "run", f"process {process}, which wrote {directory}, has ended, and there is nothing to stop"
-        ) from None
+        problem = f"process {process}, which wrote {directory}, has ended, and there is nothing to stop"
+        raise InputError("run", problem, hint=f"see its state: fedraa status {directory}") from None
 
 
 @contextmanager

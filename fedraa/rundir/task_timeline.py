@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from fedraa.messages import Floats
 from fedraa.rundir.event_reader import not_an_event_error, read_events
 from fedraa.rundir.run_stats import WRONG_VALUES, float_number, whole_number
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 # The number of newest faults and failed tasks that a timeline keeps.
 MAX_FAILURES = 200
 ROUND_COLUMNS = ("round", "coverage_min", "coverage_max", "uncovered")
-
-Floats = npt.NDArray[np.float64]
 
 
 class Fate(IntEnum):

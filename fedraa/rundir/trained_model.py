@@ -17,6 +17,7 @@ from fedraa.models import build_model
 from fedraa.models.raw_input import RawInputModel
 from fedraa.models.wrappers import unwrap_module
 from fedraa.reading import open_regular_file
+from fedraa.rundir.config_file import RESTORE
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.inputs import Inputs, read_inputs
 
@@ -113,7 +114,7 @@ def _load_parameters(module: nn.Module, path: Path) -> None:
             state = torch.load(stream, map_location="cpu", weights_only=True)
     # PyTorch may raise any exception for a damaged file.
     except Exception as error:
-        raise InputError("run", f"{path} cannot be read ({one_line(error)[:200]})") from None
+        raise InputError("run", f"{path} cannot be read ({one_line(error)[:200]})", hint=RESTORE) from None
     try:
         module.load_state_dict(state)
     except (RuntimeError, AttributeError, TypeError) as error:

@@ -24,7 +24,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.ledger.participation import PARTICIPATION, CountedSelection
-from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
+from fedraa.ledger.selection_context import Ints, SelectionContext
+from fedraa.messages import Floats
 from fedraa.numbers import Count, NotNegative, Positive, Share, UpToOne
 
 # The pacer compares the utility of the last window with that of the window before. It raises the percentile if the

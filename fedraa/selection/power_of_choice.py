@@ -16,7 +16,8 @@ import numpy as np
 
 from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION, CountedSelection
-from fedraa.ledger.selection_context import Floats, Ints, SelectionContext
+from fedraa.ledger.selection_context import Ints, SelectionContext
+from fedraa.messages import Floats
 from fedraa.numbers import Count
 
 

@@ -7,7 +7,8 @@ import numpy as np
 
 from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION, CountedSelection
-from fedraa.ledger.selection_context import Floats, SelectionContext
+from fedraa.ledger.selection_context import SelectionContext
+from fedraa.messages import Floats
 from fedraa.numbers import Positive, Share
 
 BISECTIONS = 40

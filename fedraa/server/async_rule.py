@@ -19,7 +19,7 @@ from fedraa.components.state import Stateful
 from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.dispatch import Dispatch
-from fedraa.messages import Index, Shapes, Vector
+from fedraa.messages import Floats, Index, Shapes, Vector
 from fedraa.numbers import NotNegative
 from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.finite import is_finite
@@ -28,8 +28,6 @@ from fedraa.vectors.index_ranges import CoordinateSet, IndexRanges
 # Largest absolute weight of an update. Usual weights are in [0, 1].
 MAX_WEIGHT = 1e3
 NO_VALUES = np.zeros(0, np.float32)
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -82,8 +82,8 @@ class AsyncServer(Stateful):
     def closes_at(self) -> float:
         return inf
 
-    def close_late(self, now: float) -> Iterable[int]:
-        raise AssertionError("an asynchronous server has no deadline")
+    def close_round(self, now: float) -> Iterable[int]:
+        raise AssertionError("an asynchronous server has no rounds")
 
     def begin(self) -> Iterable[int]:
         return self.ledger.first_clients()
@@ -133,9 +133,6 @@ class AsyncServer(Stateful):
             if self.task_table.costs.observe(task.widths, task.client, real, update.seconds):
                 self._plan_scheduler()
         return done.next_clients
-
-    def end_empty_round(self, now: float) -> Iterable[int]:
-        raise AssertionError("an asynchronous server has no rounds")
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
         failed = self.task_table.in_flight[task].task

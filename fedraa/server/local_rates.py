@@ -75,7 +75,7 @@ class AdaptiveFactor(Stateful):
         factor <- factor * exp((c - target) / N)
     If the losses have risen in most of the last N updates, and for most of the recent clients:
         factor <- half of the smaller of factor and b, but at least b / 4 and h / 16
-    b is the factor at which the losses were lowest, and h is the highest such factor since the start. The factor is at
+    b is the factor at which the losses were lowest, and h the highest such factor since the start. The factor is at
     most 8 until the median of the last N losses, each divided by its client's first loss, has been below 0.9.
 
     N is the number of clients that train at the same time. The cosine decreases as the rate grows. So the rule is

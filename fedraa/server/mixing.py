@@ -37,9 +37,9 @@ def add_delta(
     where: CoordinateSet,
     weight: float,
     new: Vector,
-    sent: Vector | None = None,
-    common: Index | None = None,
-    shared_weight: float = 1.0,
+    sent: Vector | None,
+    common: Index | None,
+    shared_weight: float,
 ) -> None:
     """Add a delta to the model in place: theta <- theta + weight * (new - sent).
 

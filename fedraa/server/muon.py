@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedraa.messages import Shapes, Vector
+from fedraa.messages import Mask, Shapes, Vector
 from fedraa.numbers import Decay, Positive
-from fedraa.server.optimizers import SERVER_OPTIMIZER, Mask, ServerOptimizer, move_params
+from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer, move_params
 from fedraa.vectors.chunked import map_chunks, scalar_product
 
 Matrix = npt.NDArray[np.float32]

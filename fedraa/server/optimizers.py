@@ -15,12 +15,10 @@ from fedraa.components.calls import convert_errors, copy_component
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
-from fedraa.messages import Shapes, Vector
+from fedraa.messages import Mask, Shapes, Vector
 from fedraa.numbers import Decay, Positive
 from fedraa.vectors.chunked import map_chunks, mask_or_true, scale_chunk
 from fedraa.vectors.finite import is_finite
-
-Mask = npt.NDArray[np.bool_]
 
 RULES = ("adam", "yogi", "adagrad")
 

@@ -41,25 +41,8 @@ class RealPaces(Stateful):
 
 
 @dataclass(frozen=True)
-class RoundEnd:
-    """The deadline of one round.
-
-    Attributes:
-        closes_at: Time of the deadline.
-        partial: True if a late client sends the local steps that it can finish. False if all of its work is lost.
-        timing: The timing model, which gives the duration of each task.
-        paces: The measured times of clients on the wall clock; None on the virtual clock.
-    """
-
-    closes_at: float
-    partial: bool
-    timing: Timing
-    paces: RealPaces | None = None
-
-
-@dataclass(frozen=True)
 class Deadline:
-    """The deadline of every round.
+    """The rule for the deadline of every round.
 
     Attributes:
         duration: Time from the start of a round to its deadline.
@@ -73,9 +56,17 @@ class Deadline:
     timing: Timing
     paces: RealPaces | None = field(default=None, compare=False)
 
-    def end_of(self, started: float) -> RoundEnd:
+    def end_of(self, started: float) -> "RoundEnd":
         """Return the deadline of a round that began at `started`."""
-        return RoundEnd(started + self.duration, self.partial, self.timing, self.paces)
+        return RoundEnd(self, started + self.duration)
+
+
+@dataclass(frozen=True)
+class RoundEnd:
+    """The deadline of one round, at the time `closes_at`."""
+
+    deadline: Deadline
+    closes_at: float
 
 
 def cut_task(
@@ -102,17 +93,18 @@ def cut_task(
         traffic: Bytes that the client receives and sends.
         work: FLOPs of the task, as a share of the FLOPs for training the whole submodel.
     """
-    if end is None or not end.partial:
+    if end is None or not end.deadline.partial:
         return None
+    deadline = end.deadline
     client = decision.client
 
     def is_in_time(steps: int | None) -> bool:
         cost = costs.cost(widths, client, *traffic, now, steps, work)
-        if end.timing.due(client, decision.turn, now, cost) > end.closes_at:
+        if deadline.timing.due(client, decision.turn, now, cost) > end.closes_at:
             return False
-        if end.paces is None or steps == 1:
+        if deadline.paces is None or steps == 1:
             return True
-        return now + end.paces.duration(client, costs.flops(widths, client, steps) * work) <= end.closes_at
+        return now + deadline.paces.duration(client, costs.flops(widths, client, steps) * work) <= end.closes_at
 
     if is_in_time(None):
         return None

@@ -6,10 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.devices.costs import CostModel, Widths
+from fedraa.messages import Floats
 
 BISECTIONS = 40
-
-Floats = npt.NDArray[np.float64]
 
 
 def balance_factors(samples: npt.NDArray[np.int64], rates: Floats, power: float) -> Floats:
@@ -41,7 +40,7 @@ def planned_balances(
     shapes: Sequence[Widths],
     samples: npt.NDArray[np.int64],
     power: float,
-    at_a_time: int | None = None,
+    at_a_time: int | None,
 ) -> Floats:
     """Return each client's participation correction [N], a factor for its updates, from the current costs of tasks.
 

@@ -1,6 +1,6 @@
 """Polyak averaging: evaluating and saving a mean of the last models, which has less noise than one model."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State, Task, Update, Vector
@@ -42,11 +42,8 @@ class PolyakAveraging:
     def closes_at(self) -> float:
         return self._server.closes_at
 
-    def close_late(self, now: float) -> Iterable[int]:
-        before = self._server.step
-        waiting = self._server.close_late(now)
-        self._update_mean(before)
-        return waiting
+    def close_round(self, now: float) -> Iterable[int]:
+        return self._then_update_mean(lambda: self._server.close_round(now))
 
     def begin(self) -> Iterable[int]:
         return self._server.begin()
@@ -55,23 +52,11 @@ class PolyakAveraging:
         return self._server.assign(client, now)
 
     def commit(self, update: Update, now: float) -> Iterable[int]:
-        before = self._server.step
-        waiting = self._server.commit(update, now)
-        self._update_mean(before)
-        return waiting
+        return self._then_update_mean(lambda: self._server.commit(update, now))
 
     def drop(self, task: int, error: str, now: float) -> Iterable[int]:
-        before = self._server.step
-        waiting = self._server.drop(task, error, now)
-        # If the round waited only for the dropped task, the call above has ended the round and changed the model.
-        self._update_mean(before)
-        return waiting
-
-    def end_empty_round(self, now: float) -> Iterable[int]:
-        before = self._server.step
-        waiting = self._server.end_empty_round(now)
-        self._update_mean(before)
-        return waiting
+        # If the round waits only for the dropped task, this call ends the round and changes the model.
+        return self._then_update_mean(lambda: self._server.drop(task, error, now))
 
     def state(self) -> State:
         return self._server.state() | {"mean": self._mean.params}
@@ -80,7 +65,10 @@ class PolyakAveraging:
         self._server.restore(state)
         self._mean.restore(state["mean"])
 
-    def _update_mean(self, before: int) -> None:
-        """Update the mean if the server has made a step since step `before`."""
+    def _then_update_mean(self, call: Callable[[], Iterable[int]]) -> Iterable[int]:
+        """Return the result of a call of the server. Update the mean if the server has made a step in the call."""
+        before = self._server.step
+        waiting = call()
         if self._server.step > before:
             self._mean.follow(1 / (self._share * before + 1))
+        return waiting

@@ -16,14 +16,14 @@ from fedraa.components.state import Stateful
 from fedraa.errors import InputError
 from fedraa.ledger.dispatch import Committed, Dropped
 from fedraa.ledger.round_ledger import RoundLedger
-from fedraa.messages import SharedBuffer, State, Task, Update, Vector
+from fedraa.messages import Mask, SharedBuffer, State, Task, Update, Vector
 from fedraa.rng import generator
 from fedraa.server.optimizers import ServerOptimizer
 from fedraa.server.partial_work import Deadline, RoundEnd
 from fedraa.server.round_state import RoundState
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.server.update_checks import refuse_unsound
-from fedraa.submodels.assignment import Assignment, Mask, Submodel
+from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelSampler
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.coverage_counter import CoverageCounter
@@ -214,10 +214,7 @@ class RoundServer(Stateful):
         self.task_table.drop(dropped, error, now)
         return self._end_round_if_complete(dropped, now)
 
-    def end_empty_round(self, now: float) -> Iterable[int]:
-        return self._end_round("count", now)
-
-    def close_late(self, now: float) -> Iterable[int]:
+    def close_round(self, now: float) -> Iterable[int]:
         return self._end_round("deadline", now)
 
     def state(self) -> State:

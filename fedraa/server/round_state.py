@@ -12,8 +12,9 @@ from typing import ClassVar, Self
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.components.calls import convert_errors, copy_component
 from fedraa.components.state import Stateful
-from fedraa.messages import Extra, ExtraBuffers, Update, Vector
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.errors import InputError
+from fedraa.messages import Extra, ExtraBuffers, Mask, Update, Vector
+from fedraa.submodels.assignment import Assignment
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,19 @@ class RoundState(Stateful):
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def bind(self, run: RoundStateContext) -> Self:
+        """Return a copy for one run, after `start`. Raise InputError if an attribute of a subclass is wrong."""
         own = copy_component("auxiliary", self)
         with convert_errors("auxiliary", own):
             own.start(run)
+            buffers: object = own.extra_buffers
+            asks: object = own.asks
+        counts = buffers if isinstance(buffers, ExtraBuffers) else (None,)
+        if not all(type(count) is int and count >= 0 for count in counts):
+            problem = f"{type(own).__qualname__}.extra_buffers is wrong"
+            raise InputError("auxiliary", problem, got=buffers, expected="an ExtraBuffers of whole numbers from 0")
+        if not isinstance(asks, tuple) or not all(isinstance(name, str) for name in asks):
+            problem = f"{type(own).__qualname__}.asks is wrong"
+            raise InputError("auxiliary", problem, got=asks, expected="a tuple of names")
         return own
 
     def start(self, run: RoundStateContext) -> None:

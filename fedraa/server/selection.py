@@ -24,8 +24,8 @@ def make_round_selector(
     *,
     clients: int,
     seed: int,
-    over_selection: float = 1.0,
-    single_client_rounds: int = 0,
+    over_selection: float,
+    single_client_rounds: int,
 ) -> ClientSelector:
     """Return the client selector of a schedule in rounds.
 

@@ -13,13 +13,13 @@ from fedraa.devices.availability import Timing
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.ledger.task_ledger import TaskLedger
-from fedraa.messages import State, Task, Update, Vector
+from fedraa.messages import Mask, State, Task, Update, Vector
 from fedraa.privacy.noisy_sum import NoisySum
 from fedraa.privacy.privacy import Privacy
 from fedraa.server.selection import make_facts
 from fedraa.server.stores.local import MakeSharedBuffer, Store
 from fedraa.server.tasks import Record, TaskTable
-from fedraa.submodels.assignment import Mask, Submodel
+from fedraa.submodels.assignment import Submodel
 from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy
 
 
@@ -49,8 +49,8 @@ class Server(Protocol):
     def closes_at(self) -> float:
         """The time at which the round ends at the latest; infinite without a deadline."""
 
-    def close_late(self, now: float) -> Iterable[int]:
-        """End the round at its deadline, and log a `lost` event for each task in flight.
+    def close_round(self, now: float) -> Iterable[int]:
+        """End a round at its deadline, or a round that has no clients. Log a `lost` event for each task in flight.
 
         Return the clients that need a task.
         """
@@ -72,9 +72,6 @@ class Server(Protocol):
             error: The reason of the failure.
             now: Time on the run's clock.
         """
-
-    def end_empty_round(self, now: float) -> Iterable[int]:
-        """End a round that has no clients. Return the clients that now wait for a task."""
 
     def state(self) -> State:
         """Return the state for a checkpoint."""

@@ -12,12 +12,12 @@ from fedraa.components.state import Stateful
 from fedraa.devices.costs import FLOAT32_BYTES, CostModel
 from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
-from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, SharedBuffer, State, Task, Update, Vector
+from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, Mask, SharedBuffer, State, Task, Update, Vector
 from fedraa.server.client_states import ClientStates
 from fedraa.server.local_rates import LocalRates
 from fedraa.server.partial_work import RoundEnd, cut_task
 from fedraa.server.stores.local import shared_again
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 
 # Weight of the newest update in the displayed mean staleness.
 STALENESS_EMA_WEIGHT = 0.1
@@ -356,7 +356,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
 def restored_flights(
     states: Sequence[State],
     decisions: Iterable[Dispatch],
-    send: Callable[[list[Task]], list[Task]] | None = None,
+    send: Callable[[list[Task]], list[Task]] | None,
 ) -> list[InFlightTask]:
     """Return a checkpoint's tasks in flight. `TaskTable.restore_in_flight` documents the arguments."""
     assignments = [Assignment.restored(state["assignment"]) for state in states]

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.messages import Index, Vector
+from fedraa.messages import Index, Mask, Vector
 from fedraa.submodels.traced import IndexSet, Traced
 
-Mask = npt.NDArray[np.bool_]
 COORDINATES_PER_BYTE = 8
 
 

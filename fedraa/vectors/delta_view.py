@@ -5,10 +5,9 @@ from functools import cached_property
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.components.calls import convert_errors
-from fedraa.messages import Index, Vector
+from fedraa.messages import Index, Mask, Vector
 from fedraa.vectors.chunked import (
     CHUNK_SIZE,
     ordered_sum,
@@ -19,7 +18,6 @@ from fedraa.vectors.chunked import (
 )
 from fedraa.vectors.index_ranges import MIN_RANGE_LENGTH, CoordinateSet, IndexRanges, as_ranges, global_slices, index_of
 
-Mask = npt.NDArray[np.bool_]
 Take = Callable[[Index | slice, Vector], None]
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 import fedraa as fl
 from fedraa.cli.main import main
-from fedraa.errors import RunFailed
 from fedraa.replay.replay import replay
 from fedraa.rundir.history import History
 
@@ -95,6 +94,6 @@ def test_an_own_metric_that_fails_on_a_worker_ends_the_run_with_its_name(cluster
         return labels if len(labels) < 100 else 0.5
 
     experiment = fl.Experiment(clients=2, workers=1, updates=4, metrics=(late,), quiet=True, out=tmp_path / "run")
-    with refuses("evaluation", "metrics: ", "late", error=RunFailed):
+    with refuses("metrics", "late"):
         fl.run(experiment)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["resolved"]["metrics"] == ["late"]

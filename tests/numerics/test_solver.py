@@ -93,7 +93,7 @@ def test_counts_of_steps_and_samples() -> None:
         (LocalTraining(batch_size=100, epochs=2, sam_rho=0.1), 2, 46),
     ]:
         assert Trainer(model, solver, seed=SEED).train(task(flatten_parameters(model.module)), X, Y).steps == steps
-        assert (solver.count_steps(23), solver.samples(23)) == (steps, samples)
+        assert (solver.count_steps(23), solver.count_samples(23)) == (steps, samples)
     assert (LocalTraining().passes, LocalTraining(sam_rho=0.1).passes) == (1, 2)
 
 

@@ -10,7 +10,7 @@ from refusals import refuses
 
 from fedraa import Dataset, Experiment, History, Method, run
 from fedraa.engine.build import build_run
-from fedraa.engine.executor import Evaluated, PendingEvaluation
+from fedraa.engine.executor import FinishedEvaluation, PendingEvaluation
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.session import RunSession
 from fedraa.messages import Evaluation, Fault, State, Task, Update, Vector
@@ -43,7 +43,7 @@ class Still:
         raise NotImplementedError("the virtual clock asks for tasks by number")
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
-        return Evaluated(params, kept, Evaluation(dict.fromkeys(MetricSpec().columns, 0.0)))
+        return FinishedEvaluation(params, kept, Evaluation(dict.fromkeys(MetricSpec().columns, 0.0)))
 
     def busy(self) -> tuple[int, int]:
         return 1, 1

@@ -69,14 +69,14 @@ def test_spans_of_a_pass_join_a_single_sample(least: int, shard: int, sizes: lis
     assert np.concatenate([np.arange(shard)[span] for span in spans]).tolist() == list(range(shard))
     assert solver.count_minibatches(shard) == len(sizes)
     assert solver.count_minibatches(np.array([shard, shard])).tolist() == [len(sizes)] * 2
-    assert (solver.count_steps(shard), solver.samples(shard)) == (3 * len(sizes), 3 * shard)
+    assert (solver.count_steps(shard), solver.count_samples(shard)) == (3 * len(sizes), 3 * shard)
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])
 def test_samples_of_fixed_steps_are_those_of_the_minibatches(steps: int) -> None:
     solver = LocalTraining(batch_size=32, min_batch=2, steps=steps)
     sizes = [span.stop - span.start for span in solver.spans(65)]
-    assert solver.samples(65) == sum((sizes * steps)[:steps])
+    assert solver.count_samples(65) == sum((sizes * steps)[:steps])
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fedraa import Dataset, Experiment
 from fedraa.api import replay
 from fedraa.engine import run_clock, session
 from fedraa.engine.build import build_run
-from fedraa.engine.executor import Evaluated
+from fedraa.engine.executor import FinishedEvaluation
 from fedraa.messages import Evaluation, Fault, State, Task, Update, Vector
 from fedraa.objectives import MetricSpec
 from fedraa.rundir.history import History
@@ -67,8 +67,8 @@ class Machine:
         self._arrivals = [(at, update) for at, update in self._arrivals if at > self._time.now]
         return list(arrived)
 
-    def evaluate(self, params: Vector, kept: State) -> Evaluated:
-        return Evaluated(params, kept, Evaluation(dict.fromkeys(MetricSpec().columns, 0.0)))
+    def evaluate(self, params: Vector, kept: State) -> FinishedEvaluation:
+        return FinishedEvaluation(params, kept, Evaluation(dict.fromkeys(MetricSpec().columns, 0.0)))
 
     def busy(self) -> tuple[int, int]:
         return self.workers, self.workers

@@ -1,6 +1,5 @@
 """The results of one run of the study `race`."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -9,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.studies.metrics import read_evaluations
+from benchmarks.studies.metrics import read_evaluations, value_at_accuracy
 from benchmarks.studies.race.settings import FLEETS
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
@@ -114,7 +113,4 @@ def cost_to_accuracy(spent: pd.DataFrame, level: float) -> dict[str, float]:
 
     The values are infinite if no evaluation reaches the accuracy.
     """
-    reached = spent[spent["accuracy"] >= level]
-    if reached.empty:
-        return dict.fromkeys(QUANTITIES, math.inf)
-    return {name: unit * float(reached[name].iloc[0]) for name, unit in QUANTITIES.items()}
+    return {name: unit * value_at_accuracy(spent, name, level) for name, unit in QUANTITIES.items()}

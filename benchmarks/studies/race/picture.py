@@ -78,12 +78,13 @@ def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -
         xs = np.linspace(0, max(run.spent["t"].iloc[-1] for run in runs), POINTS)
         ys = 100 * np.stack([np.interp(xs, run.spent["t"], run.spent["accuracy"]) for run in runs])
         if name in grey_names:
-            label = {grey_names[0]: "others"}.get(name)
+            # One label stands for all grey curves.
+            label = "others" if name == grey_names[0] else None
             axes.plot(xs, ys.mean(0), color=GREY, linewidth=0.8, label=label, zorder=2)
             continue
         axes.fill_between(xs, ys.min(0), ys.max(0), color=looks[name], alpha=0.15, linewidth=0)
-        style = {LIMIT: "--"}.get(name, "-")
-        width = {OURS: 2.2}.get(name, 1.5)
+        style = "--" if name == LIMIT else "-"
+        width = 2.2 if name == OURS else 1.5
         axes.plot(xs, ys.mean(0), color=looks[name], linestyle=style, linewidth=width, label=name, zorder=3)
     for level in setting.targets:
         axes.axhline(100 * level, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
@@ -166,7 +167,7 @@ def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: 
 def _draw_mark(axes: Axes, place: int, values: Sequence[float], colour: str, *, filled: bool) -> None:
     """Draw a mark at the mean time. A filled mark also has an interval, and the mean as text."""
     # Grey curves are light. A mark in the same grey would be hard to see, so grey marks are darker.
-    edge = {GREY: "0.5"}.get(colour, colour)
+    edge = "0.5" if colour == GREY else colour
     face = "white"
     half = None
     if filled:

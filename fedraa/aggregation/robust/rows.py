@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
-from fedraa.messages import Vector
-from fedraa.submodels.assignment import Mask
+from fedraa.messages import Mask, Vector
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.vectors.chunked import map_chunks
 

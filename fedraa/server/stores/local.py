@@ -7,12 +7,12 @@ from typing import Protocol
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
 from fedraa.errors import InputError
-from fedraa.messages import Buffer, Index, Shapes, SharedBuffer, State, Task, Update, Vector
+from fedraa.messages import Buffer, Floats, Index, Mask, Shapes, SharedBuffer, State, Task, Update, Vector
 from fedraa.privacy.noisy_sum import NoisySum
-from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate, Floats
+from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 from fedraa.server.mixing import LocalMean, RunningMean
 from fedraa.server.update_checks import refuse_unsound
-from fedraa.submodels.assignment import Assignment, Mask, Submodel
+from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.vectors.chunked import copy_coordinates
 from fedraa.vectors.finite import is_finite
 from fedraa.vectors.index_ranges import IndexRanges, common_places, index_of, where_of

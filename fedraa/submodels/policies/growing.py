@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.errors import InputError
-from fedraa.messages import Vector
+from fedraa.messages import Mask, Vector
 from fedraa.numbers import Positive
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import find_maskable_names
 from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelSampler, WithCapacities

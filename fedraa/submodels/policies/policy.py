@@ -17,10 +17,10 @@ from fedraa.components.state import Stateful
 from fedraa.components.text import KIND
 from fedraa.data.tree import Tree
 from fedraa.errors import InputError, Uncuttable
-from fedraa.messages import ExtraBuffers, Update, Vector
+from fedraa.messages import ExtraBuffers, Mask, Update, Vector
 from fedraa.numbers import to_python_value
 from fedraa.rng import generator
-from fedraa.submodels.assignment import Assignment, Mask, Submodel
+from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.submodels.traced import IndexSet, Traced
 
 AUTO = ("auto",)

@@ -10,10 +10,10 @@ from pydantic import NonNegativeInt
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, list_leaves
-from fedraa.messages import ExtraBuffers, Update, Vector
+from fedraa.messages import ExtraBuffers, Mask, Update, Vector
 from fedraa.models.forward import forward
 from fedraa.numbers import Count, Share
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import find_maskable_names
 from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler

@@ -8,10 +8,11 @@ import numpy as np
 from pydantic import Field, NonNegativeInt
 
 from fedraa.errors import InputError
+from fedraa.messages import Mask
 from fedraa.numbers import Count
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
-from fedraa.submodels.assignment import Assignment, Mask
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.masked import MAX_LABELLED_PARTS
 from fedraa.submodels.policies.policy import (
     Capacities,

@@ -26,7 +26,7 @@ from benchmarks.system.chaos_kills import comparable_log
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
-from fedraa.engine.executor import Evaluated, LocalExecutor
+from fedraa.engine.executor import FinishedEvaluation, LocalExecutor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.messages import Fault, State, Task, Update, Vector
@@ -58,8 +58,8 @@ class Direct(LocalExecutor):
     def busy(self) -> tuple[int, int]:
         return 1, 1
 
-    def evaluate(self, params: Vector, kept: State) -> Evaluated:
-        return Evaluated(params.copy(), kept, evaluate(params))
+    def evaluate(self, params: Vector, kept: State) -> FinishedEvaluation:
+        return FinishedEvaluation(params.copy(), kept, evaluate(params))
 
 
 @contextmanager

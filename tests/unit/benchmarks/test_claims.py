@@ -22,7 +22,7 @@ from benchmarks.studies.claims import (
     study_metrics,
 )
 from benchmarks.studies.forest import draw_rows
-from benchmarks.studies.interval import confidence_interval
+from benchmarks.studies.interval import bounded_interval
 from benchmarks.studies.paper_pages import DOCS, format_pages, judge_claims, load_papers, write_claims
 from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import SIZES, Scale
@@ -362,12 +362,12 @@ def test_weak_points_are_chance_and_saturation() -> None:
 
 def test_intervals_stay_in_the_possible_range() -> None:
     # arcsines of roots 1.4706, 1.5392, 1.3694: mean 1.4597, half width 4.3027 * .0854 / sqrt 3 = .2122; over pi / 2
-    assert confidence_interval((99.0, 99.9, 96.0), (0, 100)) == pytest.approx((89.91, 100.0), abs=0.01)
-    assert confidence_interval((0.0, 0.5, 3.0), (0, 100)) == pytest.approx((0.0, 8.7), abs=0.1)
-    low, high = confidence_interval((0.1, 0.2, 3.0), (0, INF)) or (-1, -1)
+    assert bounded_interval((99.0, 99.9, 96.0), (0, 100)) == pytest.approx((89.91, 100.0), abs=0.01)
+    assert bounded_interval((0.0, 0.5, 3.0), (0, 100)) == pytest.approx((0.0, 8.7), abs=0.1)
+    low, high = bounded_interval((0.1, 0.2, 3.0), (0, INF)) or (-1, -1)
     assert 0 < low < 1.1 < high
-    assert confidence_interval((1.0,), (0, 100)) is None
-    assert confidence_interval((2.0, 2.0), (0, 100)) == (2.0, 2.0)
+    assert bounded_interval((1.0,), (0, 100)) is None
+    assert bounded_interval((2.0, 2.0), (0, 100)) == (2.0, 2.0)
 
 
 def test_a_folder_without_results_is_one_sentence(tmp_path: Path) -> None:

@@ -1,13 +1,13 @@
 """An experiment is a value that is checked on construction. Each error names the field."""
 
 import json
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from refusals import refuses
 
-from fedraa import Experiment
+from fedraa import Experiment, run
 
 
 def test_defaults_are_the_first_run_that_anyone_can_do() -> None:
@@ -62,6 +62,46 @@ def test_experiment_with_a_wrong_item_names_the_item() -> None:
 def test_a_bad_value_is_described_as_it_was_given(field: str, value: Any, text: str) -> None:
     with refuses(field, text):
         Experiment(**{field: value})
+
+
+def leaves(annotation: Any) -> set[Any]:
+    """Return the types of a field, without unions, tuples and bounds."""
+    inner = [part for part in get_args(annotation) if isinstance(part, type) or get_args(part)]
+    if not inner:
+        return {annotation}
+    return set().union(*map(leaves, inner))
+
+
+FIELDS = {name: leaves(field.annotation) for name, field in Experiment.model_fields.items()}
+NUMBERS = [name for name, types in FIELDS.items() if types & {int, float}]
+SWITCHES = [name for name, types in FIELDS.items() if bool in types]
+
+
+@pytest.mark.parametrize("value", [True, np.bool_(True), [True], "1", "0.5", ["1"], b"1"])
+@pytest.mark.parametrize("field", NUMBERS)
+def test_number_of_another_type_is_refused(field: str, value: Any) -> None:
+    with refuses(field):
+        Experiment(**{field: value})
+
+
+@pytest.mark.parametrize("value", [1, 1.0, "yes", "1", b"1"])
+@pytest.mark.parametrize("field", SWITCHES)
+def test_switch_of_another_type_is_refused(field: str, value: Any) -> None:
+    with refuses(field, got=value):
+        Experiment(**{field: value})
+
+
+@pytest.mark.parametrize("value", [True, "1", 0.5, -1])
+def test_restarts_of_another_type_are_refused(value: Any) -> None:
+    with refuses("restarts", got=value):
+        run(engine="local", hidden=(8,), clients=2, restarts=value)
+
+
+def test_whole_number_may_be_a_float_or_a_number_of_numpy() -> None:
+    experiment = Experiment(clients=1e1, hidden=[8.0, np.int64(4)], lr=1, dropout=np.float32(0.5), seed=np.uint8(3))
+    assert (experiment.clients, experiment.hidden, experiment.lr) == (10, (8, 4), 1.0)
+    assert (experiment.dropout, experiment.seed) == (0.5, 3)
+    assert Experiment(hidden=range(8, 10), quiet=np.bool_(True)).hidden == (8, 9)
 
 
 def test_an_array_with_one_number_is_that_number() -> None:

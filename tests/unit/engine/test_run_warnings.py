@@ -196,3 +196,37 @@ def test_a_run_whose_work_was_all_lost_warns(tmp_path: Path) -> None:
     with pytest.warns(RunWarning, match="^no update arrived in time: 6 tasks .* deadline$"):
         history = fl.run(**fields, deadline=1e-6, quiet=True, out=tmp_path / "run")
     assert history.summary["lost"] == 6
+
+
+@pytest.mark.parametrize(
+    ("method", "memory", "small"),
+    [
+        ("fedavg", (0.99, 1, 0.5), "clients 0, 2 lack "),
+        ("fedavg", (1, 0.2, 1), "client 1 lacks "),
+        ("fedavg", (1, 1, 2), None),
+        # Every client trains half of the units. The training state of this half is slightly more than half.
+        ("fedrolex", (0.6, 0.4, 0.6), "client 1 lacks "),
+        ("fed-raa", (0.5, 0.5, 0.5), None),
+    ],
+)
+def test_devices_without_memory_for_their_submodel_give_one_warning_in_plan_and_run(
+    method: str, memory: tuple[float, ...], small: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = tmp_path / "fleet.csv"
+    fleet.write_text("compute,memory\n" + "".join(f"1,{share}\n" for share in memory))
+    options = ["--method", method, "--clients", "3", "--compute", str(fleet), "--local-steps", "1"]
+    if method == "fedrolex":
+        options += ["--capacities", "0.5"]
+    sentences = []
+    for command in (["plan"], ["run", "--rounds", "1", "--engine", "local", "--out", str(tmp_path / "run")]):
+        if method == "fed-raa":
+            command = [word.replace("--rounds", "--updates") for word in command]
+        assert main([*command, *options]) == 0
+        lines = capsys.readouterr().err.splitlines()
+        sentences.append([line for line in lines if line.startswith("fedraa: warning: compute: ")])
+    assert sentences[0] == sentences[1]
+    if small is None:
+        assert sentences[0] == []
+    else:
+        [sentence] = sentences[0]
+        assert small in sentence

@@ -1,4 +1,4 @@
-"""A resumed run restores its partition.npz; a damaged summary.json is refused in a sentence."""
+"""A resumed run restores its partition.npz; a damaged partition.npz or summary.json is refused in a sentence."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,10 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
+from fedraa.errors import InputError
+from fedraa.report.runs import load_groups
+from fedraa.rundir.partition_file import read_partition
+from fedraa.rundir.run_lock import interrupt_run
 
 SMALL: dict[str, Any] = {"clients": 3, "hidden": (8,), "local_steps": 1, "quiet": True, "engine": "local"}
 
@@ -37,6 +41,59 @@ def test_resume_restores_the_partition(run: Path, damage: Callable[[Path], objec
     assert "consistent" in fl.replay(run)
 
 
+def test_resume_leaves_an_undamaged_partition_as_it_is(run: Path) -> None:
+    before = (run / "partition.npz").stat()
+    fl.resume(run, rounds=2)
+    after = (run / "partition.npz").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def write_text(path: Path) -> None:
+    path.write_text("x")
+
+
+def cut_off(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def flip_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [write_text, cut_off, flip_bit])
+@pytest.mark.parametrize("ended", [True, False])
+def test_report_of_a_run_with_a_damaged_partition_is_refused(
+    ended: bool, damage: Callable[[Path], None], run: Path
+) -> None:
+    if not ended:
+        (run / "summary.json").unlink()
+    assert len(load_groups([run])) == 1
+    damage(run / "partition.npz")
+    with refuses("run", str(run), "damaged", "partition"):
+        load_groups([run])
+
+
+def test_report_of_a_copy_without_the_partition_is_accepted(run: Path) -> None:
+    (run / "partition.npz").unlink()
+    assert len(load_groups([run])) == 1
+
+
+def test_read_partition_refuses_every_damaged_byte_that_it_notices(run: Path) -> None:
+    path = run / "partition.npz"
+    intact = path.read_bytes()
+    expected = [rows.tolist() for rows in read_partition(run).test]
+    refused = 0
+    for place in range(0, len(intact), 13):
+        path.write_bytes(intact[:place] + bytes([intact[place] ^ 0xFF]) + intact[place + 1 :])
+        try:
+            assert [rows.tolist() for rows in read_partition(run).test] == expected
+        except InputError:
+            refused += 1
+    assert refused > len(intact) // 26
+
+
 @pytest.mark.parametrize(
     ("content", "names"),
     [
@@ -51,3 +108,32 @@ def test_damaged_summary_is_refused(run: Path, content: str, names: tuple[str, .
     with refuses("run", "summary.json", *names) as caught:
         _ = fl.History(run).summary
     assert "Totals" not in str(caught.value)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", ["x", "[]", "{}", '{"format": 3}', '{"experiment": {}}'])
+def test_damaged_configuration_is_refused_with_a_hint(run: Path, content: str) -> None:
+    (run / "config.json").write_text(content)
+    with refuses("run", "config.json") as caught:
+        _ = fl.History(run).config
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", ["x\n", "step,t\n1,2\n"])
+def test_damaged_evaluations_are_refused_with_a_hint(run: Path, content: str) -> None:
+    (run / "evals.csv").write_text(content)
+    with refuses("evals", "evals.csv") as caught:
+        _ = fl.History(run).evals
+    assert caught.value.hint
+
+
+def test_folder_that_is_no_run_is_refused_with_a_hint(run: Path) -> None:
+    with refuses("run", str(run.parent / "missing"), "config.json") as caught:
+        fl.History(run.parent / "missing")
+    assert "fedraa status" in caught.value.hint
+
+
+def test_stop_of_a_run_that_no_process_writes_is_refused_with_a_hint(run: Path) -> None:
+    with refuses("run", str(run)) as caught:
+        interrupt_run(run, run / "events.jsonl")
+    assert f"fedraa status {run}" in caught.value.hint

@@ -10,13 +10,17 @@ import numpy as np
 import pytest
 import torch
 from refusals import refuses
+from torch import nn
 
 import fedraa as fl
 from fedraa.client.gradient_transforms import AddVector, Clipping, Proximal
 from fedraa.client.local_step import begin_transforms
 from fedraa.components.calls import convert_errors
 from fedraa.engine.executor import may_be_client_fault
-from fedraa.errors import InputError, RunFailed, short_text
+from fedraa.errors import InputError, short_text
+from fedraa.messages import ExtraBuffers
+from fedraa.objectives import Classification
+from fedraa.rundir.status import read_status
 from fedraa.server.round_state import RoundState
 from fedraa.server.round_update import Mean
 
@@ -57,8 +61,13 @@ def algorithm(**methods: Any) -> dict[str, Any]:
     return {"method": fl.Method(name="own", local=replace(fl.method("fedavg").local, algorithm=own))}
 
 
+def round_state(**methods: Any) -> dict[str, Any]:
+    return {"method": fl.Method(update=Mean(auxiliary=odd(RoundState, **methods)))}
+
+
 def compressor(size: Any, **methods: Any) -> dict[str, Any]:
-    return {"compress": odd(fl.Compressor, apply=lambda self, delta, rng: delta, bytes=size, **methods)}
+    hooks = {"apply": lambda self, delta, rng: delta, "bytes": size} | methods
+    return {"compress": odd(fl.Compressor, **hooks)}
 
 
 def attack(**methods: Any) -> dict[str, Any]:
@@ -70,7 +79,13 @@ BEFORE_THE_START = [
     (rule(memory=fails), "async_rule", "Odd"),
     (aggregator(memory=returning("x")), "aggregator", "Odd.memory"),
     (aggregator(memory=fails), "aggregator", "Odd"),
-    ({"method": fl.Method(update=Mean(auxiliary=odd(RoundState, memory=returning(-1))))}, "auxiliary", "Odd.memory"),
+    (round_state(memory=returning(-1)), "auxiliary", "Odd.memory"),
+    *(
+        (round_state(extra_buffers=value), "auxiliary", "Odd.extra_buffers")
+        for value in ([1.0, 1.0], None, {"down": 1}, (1, 1, 0), ExtraBuffers(up=-1), ExtraBuffers(down=0.5))  # type: ignore[arg-type]
+    ),
+    (round_state(extra_buffers=property(fails)), "auxiliary", "RuntimeError"),
+    *((round_state(asks=value), "auxiliary", "Odd.asks") for value in (["gradient"], "gradient", None, (3,))),
     *((compressor(returning(size)) | {"method": "fedavg"}, "compress", "Odd.bytes") for size in ("x", -1, 0.5, None)),
     (compressor(fails) | {"method": "fedavg"}, "compress", "Odd"),
     (
@@ -83,11 +98,17 @@ BEFORE_THE_START = [
     (optimizer(check=fails), "local_optimizer", "Odd"),
     (algorithm(kept=property(returning("last"))), "method.local.algorithm", "Odd.kept"),
     (algorithm(kept=property(fails)), "method.local.algorithm", "Odd"),
+    (algorithm(check_model=fails), "method.local.algorithm", "Odd"),
+    (algorithm(passes=property(fails)), "method.local.algorithm", "Odd"),
+    (algorithm(passes=property(returning("x"))), "method.local.algorithm", "Odd.passes"),
+    (algorithm(epochs=property(returning(None))), "method.local.algorithm", "Odd.epochs"),
     (attack(start=fails), "attack", "Odd"),
     (attack(forge=fails), "attack", "Odd"),
     (attack(forge=leaves), "attack", "Odd"),
     (attack(forge=lambda self, delta, rng: delta[:2]), "attack", "Odd.forge"),
     (attack(poison=returning(None)), "attack", "Odd"),
+    (attack(poison=lambda self, x, y, rng: (x[:2], y)), "attack", "Odd.poison"),
+    (attack(poison=lambda self, x, y, rng: (x.tolist(), y)), "attack", "Odd"),
     ({"metrics": (leaves,)}, "metrics", "leaves"),
     (
         {"method": "fedavg", "server_optimizer": odd(fl.ServerOptimizer, step=fails, server_lr="x")},
@@ -119,25 +140,53 @@ def replies_with_a_number(self: Any, run: Any) -> None:
 
 
 def adds_a_number(self: Any, run: Any) -> None:
-    run.add_term(3)
+    run.add_transform(3)
+
+
+# The default, which a model that is given as an object needs.
+HIDDEN = fl.Experiment.model_fields["hidden"].default
+# No check before the start has batches of this size.
+BATCH = 7
+
+
+class OddLoss(Classification):
+    """An objective that fails in training."""
+
+    def training_loss(self, result: Any, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        if len(targets) == BATCH:
+            raise KeyError("broken")
+        return super().training_loss(result, outputs, targets)
 
 
 @pytest.mark.parametrize(
-    ("fields", "names"),
+    ("fields", "field", "names"),
     [
-        (optimizer(start=fails), ("local_optimizer", "Odd", "RuntimeError")),
-        (optimizer(start=returning(None)), ("local_optimizer", "Odd.start")),
-        (algorithm(train=no_steps), ("method.local.algorithm", "Odd.train", "run.step")),
-        (algorithm(train=replies_with_a_number), ("method.local.algorithm", "Odd.train", "run.reply['g']")),
-        (algorithm(train=adds_a_number), ("method.local.algorithm", "run.add_term", "got 3")),
+        (optimizer(start=fails), "local_optimizer", ("Odd", "RuntimeError")),
+        (optimizer(start=returning(None)), "local_optimizer", ("Odd.start",)),
+        (
+            optimizer(start=returning({}), buffers=returning(("velocity",))),
+            "local_optimizer",
+            ("Odd.start", "velocity"),
+        ),
+        (optimizer(), "local_optimizer", ("Odd", "RuntimeError")),
+        (algorithm(train=fails), "method.local.algorithm", ("Odd", "RuntimeError")),
+        (algorithm(train=leaves), "method.local.algorithm", ("Odd", "SystemExit")),
+        (algorithm(train=no_steps), "method.local.algorithm", ("Odd.train", "run.step")),
+        (algorithm(train=replies_with_a_number), "method.local.algorithm", ("Odd.train", "run.reply['g']")),
+        (algorithm(train=adds_a_number), "method.local.algorithm", ("run.add_transform", "got 3")),
+        ({"objective": OddLoss(), "batch_size": BATCH}, "objective", ("OddLoss", "KeyError")),
+        (compressor(lambda self, n: n, apply=fails) | {"method": "fedavg"}, "compress", ("Odd", "RuntimeError")),
     ],
 )
 @pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
-def test_hook_of_a_client_with_a_mistake_is_named_when_all_clients_failed(
-    tmp_path: Path, fields: dict[str, Any], names: tuple[str, ...]
+def test_component_of_clients_with_a_mistake_is_named_when_all_clients_failed(
+    tmp_path: Path, fields: dict[str, Any], field: str, names: tuple[str, ...]
 ) -> None:
-    with refuses("clients", *names, error=RunFailed):
-        fl.run(**SMALL | fields, out=tmp_path / "run")
+    out = tmp_path / "run"
+    with refuses(field, *names) as caught:
+        fl.run(**SMALL | fields, out=out)
+    assert "all 3 clients" in caught.value.__notes__[0]
+    assert read_status(out).state == f"failed ({caught.value})"
 
 
 @pytest.mark.parametrize("begin", [fails, leaves, returning(None)])
@@ -145,6 +194,41 @@ def test_begin_of_a_gradient_transform_with_a_mistake_is_named(begin: Any) -> No
     own = odd(fl.GradientTransform, apply=fails, begin=begin)
     with refuses("gradient_transforms", "Odd"):
         begin_transforms([own], {})
+
+
+class OddModel(nn.Linear):
+    """A model that fails after the start of the run."""
+
+    started = False
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.started and self.training:
+            raise KeyError("broken")
+        return super().forward(torch.flatten(inputs, 1))
+
+
+class Start(fl.Callback):
+    def on_start(self, run: Any) -> None:
+        OddModel.started = True
+
+
+@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
+def test_failing_model_is_named_when_all_clients_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OddModel, "started", False)
+    model = OddModel(64, 10)
+    with refuses("model", "OddModel", "KeyError"):
+        fl.run(**SMALL | {"method": "fedavg", "hidden": HIDDEN}, model=model, callbacks=[Start()], out=tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
+def test_failing_personal_model_ends_the_run_and_is_named(tmp_path: Path) -> None:
+    kept = property(returning((fl.KeptBuffer("own"),)))
+    fields = algorithm(has_personal_model=True, kept=kept, personal_model=fails)
+    samples = (np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32), np.arange(30) % 2)
+    owners = np.arange(30) % 3
+    data = fl.FederatedDataset("pairs", samples, samples, clients=owners, test_clients=owners)
+    with refuses("method.local.algorithm", "Odd", "RuntimeError"):
+        fl.run(**SMALL | fields, dataset=data, out=tmp_path / "run")
 
 
 def test_begin_without_the_buffer_that_the_transform_needs_names_the_buffer() -> None:
@@ -156,7 +240,7 @@ def test_subclass_of_a_built_in_transform_is_checked_like_a_custom_one(tmp_path:
     own = odd(Proximal, 0.1, apply=lambda self, grad, context: grad * 2)
     with (
         pytest.warns(fl.RunWarning),
-        refuses("clients", "gradient_transforms", "Odd.apply", "in place", error=RunFailed),
+        refuses("gradient_transforms", "Odd.apply", "in place"),
     ):
         fl.run(**SMALL, gradient_transforms=(own,), out=tmp_path / "run")
 

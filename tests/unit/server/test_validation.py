@@ -18,7 +18,7 @@ from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build_run
-from fedraa.engine.executor import Evaluated
+from fedraa.engine.executor import FinishedEvaluation
 from fedraa.engine.factories import make_server
 from fedraa.engine.loop import Loop
 from fedraa.engine.loop_options import LoopOptions
@@ -136,8 +136,8 @@ class Scripted:
     def ready(self, timeout: float) -> list[Update | Fault]:
         return [self.answer(task) for task in list(self.tasks.values())]
 
-    def evaluate(self, params: Vector, kept: State) -> Evaluated:
-        return Evaluated(params, kept, Evaluation({"accuracy": 0.1, "loss": 2.3}))
+    def evaluate(self, params: Vector, kept: State) -> FinishedEvaluation:
+        return FinishedEvaluation(params, kept, Evaluation({"accuracy": 0.1, "loss": 2.3}))
 
     def busy(self) -> tuple[int, int]:
         return 1, 1
