@@ -378,14 +378,12 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
         return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 
 
-@contextmanager
-def run_directory(out: Path | None, name: str) -> Iterator[Path]:
+def run_directory(out: Path | None, name: str) -> AbstractContextManager[Path]:
     """Reserve a new or empty run directory during the block: `out`, or a new directory `name` in runs/.
 
     The directory is removed if no run began in it. Raises ValueError if another run uses it.
     """
-    with reserve_directory(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}")) as directory:
-        yield directory
+    return reserve_directory(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}"))
 
 
 @contextmanager

@@ -185,6 +185,16 @@ def _plain_name(name: str) -> str:
     return "".join(filter(str.isalnum, name)).lower()
 
 
+def one_line(error: BaseException) -> str:
+    """Return the message of an exception on one line."""
+    return " ".join(str(error).split())
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message. If the message is empty, return the name of its class."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def locate_error(error: Exception, place: str) -> InputError:
     """Return an InputError that names the data set, file or client (`place`) of an error.
 
@@ -192,7 +202,7 @@ def locate_error(error: Exception, place: str) -> InputError:
     """
     if isinstance(error, InputError):
         return error.with_field(f"{place}: {error.field}")
-    text = " ".join(str(error).split())
+    text = one_line(error)
     if not isinstance(error, ValueError):
         text = f"{type(error).__name__}: {text}"
     return InputError(place, text)

@@ -6,7 +6,9 @@ A path that is not a regular file, such as a named pipe, raises OSError, because
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+from fedraa.errors import InputError, first_line
 
 
 def open_regular_file(path: Path) -> BinaryIO:
@@ -22,6 +24,18 @@ def read_regular_file(path: Path) -> bytes:
     """Return the bytes of a regular file."""
     with open_regular_file(path) as stream:
         return stream.read()
+
+
+def read_csv_frame(field: str, path: Path) -> Any:
+    """Return a table with a header as a DataFrame. Raise InputError about `field` if it cannot be read as CSV."""
+    # Importing pandas is slow, and workers do not need it.
+    import pandas as pd
+
+    try:
+        refuse_irregular_file(path)
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(field, f"it cannot be read as CSV: {first_line(error)}") from error
 
 
 def refuse_irregular_file(path: Path) -> None:

@@ -56,7 +56,6 @@ def write_run(directory: Path, *, commits: int | None = None, **fields: Any) -> 
     directory.mkdir(parents=True)
     spec = build_run(Experiment(**SMALL, **fields, out=directory))
     callback = StopAfter(commits)
-    executor = LocalExecutor(
-        make_worker_spec(spec).trainer("cpu"), make_worker_spec(spec).evaluator(spec.data, "cpu"), spec.data
-    )
+    worker = make_worker_spec(spec)
+    executor = LocalExecutor(worker.trainer("cpu"), worker.evaluator(spec.evaluation_data, "cpu"), spec.data)
     RunSession(spec, directory, executor, callback.stop, CallbackList([callback])).execute()

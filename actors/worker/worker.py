@@ -10,12 +10,12 @@ import ray
 import torch
 
 from actors.pool.serializer import Job
-from fedraa.data import Federated
 from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree
 from fedraa.engine.worker_spec import WorkerSpec, choose_device
 from fedraa.errors import trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
+from fedraa.evaluation.personal import EvaluationData
 from fedraa.messages import Evaluation, State, Task, Update, Vector
 
 
@@ -103,7 +103,7 @@ class Worker:
         """
         return self._trainer.train(task, x, y, read_epoch)
 
-    def evaluate(self, params: Vector, kept: State, data: Federated) -> Evaluation:
+    def evaluate(self, params: Vector, kept: State, data: EvaluationData) -> Evaluation:
         """Evaluate a model. The first call creates the evaluator.
 
         Args:

@@ -81,22 +81,21 @@ class Pair:
 
 def find_adapters(traced: Traced) -> list[Pair]:
     """Return the adapters of a model, in the order of its parameters."""
-    layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
-    tensors = {name: (shape, slice(offset, offset + math.prod(shape))) for name, shape, offset in layers}
+    shapes = dict(zip(traced.names, traced.shapes, strict=True))
+    places = traced.places
     modules = dict(traced.module.named_modules())
     pairs = []
-    for name, (shape, where) in tensors.items():
+    for name, shape in shapes.items():
         match = _A.fullmatch(name)
         if match is None:
             continue
-        other = tensors.get(f"{match['layer']}{match['kind']}B{match['rest']}")
-        if other is None or other[0][1:2] != shape[:1]:
+        other = f"{match['layer']}{match['kind']}B{match['rest']}"
+        if other not in shapes or shapes[other][1:2] != shape[:1]:
             continue
         layer = modules.get(match["layer"].rstrip("."))
-        pair = Pair(where, other[1], shape[0])
+        pair = Pair(places[name], places[other], shape[0])
         if isinstance(layer, Adapted):
-            _, merged = tensors.get(f"{match['layer']}merged", (None, None))
-            pair = replace(pair, merged=merged, scale=layer.scale)
+            pair = replace(pair, merged=places.get(f"{match['layer']}merged"), scale=layer.scale)
             if isinstance(layer.base, nn.Embedding):
                 pair = replace(pair, table=True, padding=layer.base.padding_idx)
         pairs.append(pair)

@@ -33,10 +33,10 @@ class LabelOwners:
         self._labels_held = held
         self._room = ReusableBuffer(traced.size, np.bool_)
         classes = held.shape[1]
-        layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
+        layers = zip(traced.shapes, traced.places.items(), strict=True)
         rows = [
-            (offset, int(np.prod(shape)) // classes)
-            for name, shape, offset in layers
+            (place.start, (place.stop - place.start) // classes)
+            for shape, (name, place) in layers
             if shape[:1] == (classes,) and 0 not in traced.units.get(name, {})
         ]
         last_weight = max((i for i, (_, width) in enumerate(rows) if width > 1), default=None)

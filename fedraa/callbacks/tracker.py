@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from fedraa.callbacks.background_calls import BackgroundCalls
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
-from fedraa.components.calls import one_line
-from fedraa.errors import InputError, RunWarning
+from fedraa.errors import InputError, RunWarning, one_line
 
 # Before its first task, a run waits at most this time for the tracking service.
 START_TIMEOUT_S = 30.0

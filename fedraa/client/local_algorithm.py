@@ -110,6 +110,11 @@ class LocalRun(Protocol):
         """Add a gradient transform. In every step, it changes the gradient before all other transforms do."""
 
 
+def refuse_other_steps(reason: str) -> Mapping[str, str]:
+    """Return the `refuses` of an algorithm that takes its own steps: the options that change a step, and the reason."""
+    return MappingProxyType(dict.fromkeys(("momentum", "local_optimizer", "sam_rho"), reason))
+
+
 @dataclass(frozen=True)
 class LocalAlgorithm:
     """The local training of one task. This base class takes the configured local steps.

@@ -7,7 +7,7 @@ from math import inf
 from numbers import Real
 from typing import Any, TypeVar
 
-from fedraa.errors import InputError, StructuredError
+from fedraa.errors import InputError, StructuredError, one_line
 
 T = TypeVar("T")
 
@@ -73,8 +73,3 @@ def copy_component(where: str, part: T) -> T:
     except Exception as error:
         problem = f"a part of it cannot be copied for a run: {one_line(error)}"
         raise InputError(where, problem, got=part, hint="create this part only when it is first used") from error
-
-
-def one_line(error: BaseException) -> str:
-    """Return the message of an exception on one line."""
-    return " ".join(str(error).split())

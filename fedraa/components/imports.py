@@ -9,8 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from fedraa.components.calls import one_line
-from fedraa.errors import InputError
+from fedraa.errors import InputError, one_line
 
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*")
 # The import paths that may be imported; None allows all of them.

@@ -11,12 +11,12 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Generic, TypeVar
 
-from fedraa.components.calls import copy_component, one_line
+from fedraa.components.calls import copy_component
 from fedraa.components.component_errors import argument_error, names_text, unknown_component_error
 from fedraa.components.field_checks import check_arguments, check_component_fields
 from fedraa.components.imports import import_object, is_path
 from fedraa.components.text import COMPONENT_TEXT, KIND, parse_arguments
-from fedraa.errors import InputError, StructuredError
+from fedraa.errors import InputError, StructuredError, one_line
 
 T = TypeVar("T")
 Made = TypeVar("Made", bound=Callable[..., Any])

@@ -10,7 +10,7 @@ import torch
 
 from fedraa.data.dataset import Dataset, Features, as_float32, require_finite
 from fedraa.data.tree import Tree, refuse_masked
-from fedraa.errors import InputError, locate_error
+from fedraa.errors import InputError, first_line, locate_error
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
 Array = npt.NDArray[np.generic]
@@ -247,8 +247,7 @@ def _as_array(name: str, values: Any) -> Array:
         if isinstance(values, list | tuple) or hasattr(values, "__array__"):
             return np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(name, f"it cannot be converted to one array ({reason})", got=values) from None
+        raise InputError(name, f"it cannot be converted to one array ({first_line(error)})", got=values) from None
     raise InputError(name, got=values, expected="an array, a tensor or a list")
 
 

@@ -29,7 +29,7 @@ from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.random_items import are_rows_steady, is_steady, read_whole, warn_unsteady
 from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, join_trees, list_leaves, map_tree, take_rows
+from fedraa.data.tree import Array, Tree, first_not_finite, join_trees, map_tree, sample_shapes, take_rows
 from fedraa.data.validation_split import hold_back
 from fedraa.errors import InputError, locate_error
 from fedraa.rng import generator
@@ -262,7 +262,6 @@ def _make_streamed(
         names: The names of the clients in the data. None if they have no names.
         unsteady: True if two reads of a sample can give different results.
     """
-    shapes = tuple(part.shape[1:] for part in list_leaves(test.x))
     nothing = Transforms((), how.seed)
     plain = ClientSource(
         dataset.name,
@@ -270,7 +269,7 @@ def _make_streamed(
         how.partitioner,
         nothing,
         classes,
-        shapes,
+        sample_shapes(test.x),
         test.y.shape[1:],
         how.targets,
         how.allow_nan,

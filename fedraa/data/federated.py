@@ -7,11 +7,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
-from fedraa.data.partition.partitioner import Index, Partition
+from fedraa.data.partition.partitioner import Partition
 from fedraa.data.scaling import Scaling
 from fedraa.data.sources.clients import Shard, Source
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, take_rows
+from fedraa.messages import Index
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.calls import one_line
 from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
 from fedraa.data.archive import load_npz
@@ -22,7 +21,7 @@ from fedraa.data.sources.files import read_csv, read_folder, read_hugging_face, 
 from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
-from fedraa.errors import InputError, locate_error, no_effect_error, suggest_closest
+from fedraa.errors import InputError, locate_error, no_effect_error, one_line, suggest_closest
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {
     "folder": read_folder,

@@ -64,4 +64,5 @@ def _read_clients(samples: GeneratedSamples, seed: int, name: str) -> Tree:
 
 
 def _sample_shapes(x: Tree) -> Tree:
+    """Return the shape of one sample in each array. Unlike `sample_shapes`, the result has the structure of `x`."""
     return map_tree(lambda part: part.shape[1:], x)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.data.tree import Array, Tree
+from fedraa.data.tree import Array, Tree, map_tree
 from fedraa.errors import InputError
 
 BLOCK_VALUES = 2**24
@@ -53,7 +53,7 @@ def measure_scaling(x_train: Tree) -> Scaling:
     and is not scaled. Constant channels become 0. Samples that are not finite are ignored.
     """
     if isinstance(x_train, dict | tuple):
-        return _mapped_inputs(_measure_unless_mask, x_train)
+        return map_tree(_measure_unless_mask, x_train)
     return _measure_channels(x_train)
 
 
@@ -87,14 +87,6 @@ def _check_names(scaling: dict[str, Scaling], x: Tree) -> None:
         raise InputError("samples", got=x, expected=expected)
     if x.keys() != scaling.keys():
         raise InputError("samples", got=sorted(x), expected=expected)
-
-
-def _mapped_inputs(function: Any, x: Tree) -> Tree:
-    if isinstance(x, dict):
-        return {name: _mapped_inputs(function, part) for name, part in x.items()}
-    if isinstance(x, tuple):
-        return tuple(_mapped_inputs(function, part) for part in x)
-    return function(x)
 
 
 def _is_scaled(x: Array) -> bool:

@@ -18,6 +18,8 @@ VOCABULARY = 10_000
 """Number of token ids. Id 0 is padding, id 1 is any rare word, and every other id is one frequent word."""
 FIRST_WORD = 2
 """The id of the most frequent word."""
+NOT_COUNTED = -100
+"""The target of a position without a prediction. The objective next-token ignores such positions."""
 LENGTH = 64
 """Number of tokens of a text of AG News."""
 _CLASSES = 4

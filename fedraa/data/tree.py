@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from fedraa.errors import InputError
 
+# Rows are checked in blocks of this size, so that the checks need little memory.
+CHECKED_ROWS = 4096
 Array = npt.NDArray[Any]
 Tree = Any
 """An array [n, ...], or a dict or a tuple of such arrays, all with n rows."""
@@ -48,6 +50,16 @@ def join_trees(trees: Sequence[Tree]) -> Tree:
     return np.concatenate(trees)
 
 
+def sample_shapes(tree: Tree) -> tuple[tuple[int, ...], ...]:
+    """Return the shape of one sample in each array, such as ((1, 28, 28),) for images [n, 1, 28, 28]."""
+    return tuple(leaf.shape[1:] for leaf in list_leaves(tree))
+
+
+def format_shapes(shapes: Sequence[tuple[int, ...]]) -> str:
+    """Return the shapes as text for an error."""
+    return " and ".join(str(list(shape)) for shape in shapes)
+
+
 def refuse_masked(name: str, x: Any) -> None:
     """Raise InputError if x, an array or a list of rows, has a masked value (`numpy.ma`).
 
@@ -68,13 +80,13 @@ def count_bytes(tree: Tree) -> int:
     return sum(int(leaf.nbytes) for leaf in list_leaves(tree))
 
 
-def first_not_finite(tree: Tree, block: int = 4096) -> int | None:
-    """Return the index of the first row with NaN or infinity, or None. Check `block` rows at a time to save memory."""
+def first_not_finite(tree: Tree) -> int | None:
+    """Return the index of the first row with NaN or infinity, or None."""
     arrays = [leaf for leaf in list_leaves(tree) if leaf.dtype.kind == "f"]
     if not arrays:
         return None
-    for start in range(0, len(arrays[0]), block):
-        rows = slice(start, start + block)
+    for start in range(0, len(arrays[0]), CHECKED_ROWS):
+        rows = slice(start, start + CHECKED_ROWS)
         bad = [~np.isfinite(array[rows]).reshape(len(array[rows]), -1).all(axis=1) for array in arrays]
         bad_rows = np.flatnonzero(np.logical_or.reduce(bad))
         if bad_rows.size:

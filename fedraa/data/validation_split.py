@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.federated import Federated
-from fedraa.data.partition.partitioner import Index
 from fedraa.data.sources.clients import ClientSource, TrainingSubset
 from fedraa.data.tree import Tree, join_trees, take_rows
 from fedraa.errors import InputError
+from fedraa.messages import Index
 from fedraa.rng import generator
 
 

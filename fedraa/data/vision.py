@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fedraa.data.check import check_arrays
 from fedraa.data.dataset import Dataset, Labels, as_float32
-from fedraa.errors import InputError, locate_error
+from fedraa.errors import InputError, first_line, locate_error
 
 Images = npt.NDArray[np.uint8]
 Arrays = tuple[Images, Labels, Images, Labels]
@@ -52,10 +52,9 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
         x_train, y_train, x_test, y_test = _load_arrays(source, data_dir)
     # torchvision can raise any exception for a damaged file.
     except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(
             f"dataset {name!r}",
-            f"it is not in {data_dir} and could not be downloaded ({reason})",
+            f"it is not in {data_dir} and could not be downloaded ({first_line(error)})",
             hint=f"put the files there that torchvision.datasets.{source.class_name}(root, download=True) writes",
         ) from error
     if name == "emnist":

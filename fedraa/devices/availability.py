@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.errors import InputError
-from fedraa.reading import refuse_irregular_file
+from fedraa.reading import read_csv_frame
 from fedraa.rng import generator
 
 Spans = list[tuple[float, float]]
@@ -42,7 +42,7 @@ class Availability:
         spans = self.spans.get(client)
         if spans is None:
             return start + work
-        cycle, base = 0.0, 0.0
+        base = 0.0
         period = self.periods.get(client, self.period)
         if period is not None:
             cycle = start // period
@@ -205,11 +205,7 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     import pandas as pd
 
     field = f"availability: {path}"
-    try:
-        refuse_irregular_file(path)
-        frame = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(field, f"it cannot be read as CSV: {str(error).splitlines()[0]}") from error
+    frame = read_csv_frame(field, path)
     if list(frame.columns) != ["client", "start", "end"]:
         raise InputError(f"{field} columns", got=list(frame.columns), expected="client, start, end")
     if frame.empty:

@@ -11,12 +11,12 @@ import numpy.typing as npt
 from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
-from fedraa.devices.device_columns import check_columns, check_values, read_csv, split_clients
+from fedraa.devices.device_columns import check_columns, check_values, read_devices, split_clients
 from fedraa.devices.fedscale import FedScaleFleet
 from fedraa.devices.fleet import COLUMNS, WATTS, Fleet
 from fedraa.devices.link_traces import LinkTrace
 from fedraa.devices.profiles import ProfileFleet
-from fedraa.errors import InputError
+from fedraa.errors import InputError, one_line
 from fedraa.messages import Floats
 from fedraa.rng import generator
 
@@ -53,7 +53,7 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
     if not isinstance(compute, str) or _names_function(compute):
         table = _call_function(compute, clients, units=units, seed=seed)
     elif compute.endswith(".csv"):
-        table = read_csv(Path(compute), clients)
+        table = read_devices(Path(compute), clients)
     else:
         table = {"compute": _draw_speeds(compute, clients, seed)}
     rows: dict[str, Any] = {
@@ -110,7 +110,7 @@ def _call_function(compute: object, clients: int, *, units: str, seed: int) -> d
         raise
     # The user's function can raise any exception.
     except Exception as error:
-        problem = f"it failed with {type(error).__name__}: {' '.join(str(error).split())}"
+        problem = f"it failed with {type(error).__name__}: {one_line(error)}"
         raise InputError(f"compute: {name}", problem) from error
     check_columns(name, list(arrays))
     for column, values in arrays.items():

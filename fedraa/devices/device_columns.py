@@ -9,19 +9,15 @@ import numpy.typing as npt
 from fedraa.devices.fleet import COLUMNS, WATTS
 from fedraa.errors import InputError
 from fedraa.messages import Floats
-from fedraa.reading import refuse_irregular_file
+from fedraa.reading import read_csv_frame
 
 
-def read_csv(path: Path, clients: int) -> dict[str, Floats]:
+def read_devices(path: Path, clients: int) -> dict[str, Floats]:
     """Return the columns of a CSV file with one row per device. Raise InputError if it is malformed."""
     # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
-    try:
-        refuse_irregular_file(path)
-        frame = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(f"compute: {path}", f"it cannot be read as CSV: {_first_line(error)}") from error
+    frame = read_csv_frame(f"compute: {path}", path)
     check_columns(str(path), list(frame.columns))
     if len(frame) != clients:
         expected = f"{clients}, one for each client"
@@ -69,7 +65,3 @@ def split_clients(shares: Floats, clients: int) -> npt.NDArray[np.int64]:
     ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(np.int64)
     ends[-1] = clients
     return np.diff(ends, prepend=0)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

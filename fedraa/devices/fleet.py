@@ -148,11 +148,11 @@ class Fleet:
         known = zip(WATTS, seconds, strict=True)
         return sum(float(self.watts[name][client]) * time for name, time in known if name in self.watts)
 
-    def fits_memory(
-        self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)
-    ) -> npt.NDArray[np.bool_]:
+    def fits_memory(self, load: Load, clients: int | slice = slice(None)) -> npt.NDArray[np.bool_]:
         """Return True for each client if the training state of a task fits in the memory of the client's device.
 
-        `cost` documents the arguments.
+        Args:
+            load: The load of the task.
+            clients: One client, or a slice of the clients [N].
         """
         return np.asarray(load.memory <= self.memory[clients] * (1 + 1e-9))

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.errors import InputError
-from fedraa.reading import refuse_irregular_file
+from fedraa.reading import read_csv_frame
 
 COLUMNS = ["client", "end", "downlink", "uplink"]
 Row = tuple[float, float, float]
@@ -86,11 +86,7 @@ def read_links(path: Path, clients: int) -> dict[int, LinkTrace]:
     import pandas as pd
 
     field = f"links: {path}"
-    try:
-        refuse_irregular_file(path)
-        frame = pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise InputError(field, f"it cannot be read as CSV: {str(error).strip().splitlines()[0]}") from error
+    frame = read_csv_frame(field, path)
     if list(frame.columns) != COLUMNS:
         raise InputError(f"{field} columns", got=list(frame.columns), expected=", ".join(COLUMNS))
     if frame.empty:

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from fedraa.components.calls import one_line
 from fedraa.components.text import values_of
 from fedraa.data import Dataset, FederatedDataset
-from fedraa.errors import InputError, short_text
+from fedraa.errors import InputError, one_line, short_text
 
 _MARK = "given as an object"
 

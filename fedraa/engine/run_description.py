@@ -30,11 +30,10 @@ PENDING_EVALS_KEY = "max_pending_evals"
 
 def params_digest(spec: RunSpec, params: Vector) -> str:
     """Return the digest of the parameters' float32 bytes, in the order of the parameters' names."""
-    traced = spec.traced
-    spans = zip(traced.names, traced.offsets, (*traced.offsets[1:], traced.size), strict=True)
+    places = spec.traced.places
     digest = hashlib.sha256()
-    for _, start, end in sorted(spans):
-        digest.update(params[start:end].tobytes())
+    for name in sorted(places):
+        digest.update(params[places[name]].tobytes())
     return digest.hexdigest()
 
 

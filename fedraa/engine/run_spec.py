@@ -287,7 +287,7 @@ class RunSpec:
         return replace(self, data=self.evaluation_data)
 
     @property
-    def evaluation_data(self) -> Federated:
+    def evaluation_data(self) -> EvaluationData:
         """The test data, and the training data that evaluations need.
 
         If training changes buffers of the model, evaluations estimate them on a uniform subset of the training samples:

@@ -15,13 +15,13 @@ from fedraa.client.model_settings import ModelSettings
 from fedraa.client.task_trainer import TaskTrainer
 from fedraa.client.trainer import Trainer
 from fedraa.client.training_state import TrainingState
-from fedraa.data import Federated, Transforms
+from fedraa.data import Transforms
 from fedraa.data.sources.clients import Source
 from fedraa.engine.freed_memory import keep_freed_memory
 from fedraa.errors import InputError
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.evaluation.metrics import NamedMetric
-from fedraa.evaluation.personal import FineTuning, KeptModels, PersonalModels
+from fedraa.evaluation.personal import EvaluationData, FineTuning, KeptModels, PersonalModels
 from fedraa.objectives import Classification, Objective
 from fedraa.privacy.local import LocallyPrivateTrainer
 from fedraa.privacy.privacy import Privacy
@@ -76,12 +76,12 @@ class WorkerSpec:
     def _trainer_options(self, device: str) -> dict[str, Any]:
         return {"seed": self.seed, "device": device, "bf16": self.bf16, "transforms": self.transforms}
 
-    def evaluator(self, data: Federated, device: str) -> Evaluator:
+    def evaluator(self, data: EvaluationData, device: str) -> Evaluator:
         personal: PersonalModels | None = self.kept_models
         trigger = None
         if self.attack is not None and isinstance(self.attack.attack, Backdoor):
             trigger = self.attack.attack
-        if personal is None and getattr(data, "personal", None):
+        if personal is None and data.personal:
             options = self._trainer_options(device) | {"model": ModelSettings(self.objective, self.state)}
             personal = FineTuning(self.traced, self.local, **options)
         return Evaluator(

@@ -44,7 +44,7 @@ class Evaluator:
     def __init__(
         self,
         traced: Traced,
-        data: Federated,
+        data: EvaluationData,
         *,
         device: str = "cpu",
         metrics: Sequence[NamedMetric] = (),
@@ -137,7 +137,7 @@ class Evaluator:
         estimated on training samples, because clients do not send them.
         """
         source = self._data.source
-        if not getattr(self._data, "streamed", False) or source is None:
+        if not self._data.streamed or source is None:
             return self._prepare_on(params, self._data.x_train)
         self._load_params(params)
         sizes = part_sizes(int(self._data.sizes.sum()), BATCH)
@@ -201,18 +201,15 @@ class Evaluator:
     def _evaluate_personal(self, params: Vector, kept: State) -> dict[int, float]:
         """Return each personal model's main metric on its client's test samples, by client."""
         results = {}
-        assert isinstance(self._data, EvaluationData)
         for client, (x, y) in self._data.personal.items():
             self.prepare_personal(params, kept, client, x, y)
-            rows = self._data.test_order[self._data.test_offsets[client] : self._data.test_offsets[client + 1]]
+            x_test, y_test = self._data.test_of(client)
             sums: dict[str, npt.NDArray[np.float64]] = {}
             with torch.no_grad():
-                for span in self._batch_slices(len(rows)):
-                    batch = rows[span]
-                    targets = self._to_device(self._data.dataset.y_test[batch])
-                    inputs = map_tree(self._to_device, take_rows(self._data.dataset.x_test, batch))
-                    outputs = self._compute_outputs(inputs, len(batch))
-                    self._add_sums(sums, np.zeros(len(batch), np.int64), self._objective.sums(outputs, targets))
+                for rows in self._batch_slices(len(y_test)):
+                    targets = self._to_device(y_test[rows])
+                    outputs = self._compute_outputs(map_tree(self._to_device, take_rows(x_test, rows)), len(targets))
+                    self._add_sums(sums, np.zeros(len(targets), np.int64), self._objective.sums(outputs, targets))
             if sums["count"][0] > 0:
                 values = self._objective.of_clients({name: sums_of[:1] for name, sums_of in sums.items()})
                 results[client] = float(values[0])
@@ -227,7 +224,7 @@ class Evaluator:
             sums: For each measured value, its sums over the test samples of each client, with the global model.
             personal: The main metric of each personal model, by client; None if there are none.
         """
-        reported = getattr(self._data, "reported", None)
+        reported = self._data.reported
         if reported is None:
             return {}
         counts = np.diff(self._data.test_offsets)

@@ -16,7 +16,7 @@ from fedraa.components.registry import ComponentRegistry
 from fedraa.data.tree import map_tree, take_rows
 from fedraa.errors import InputError
 from fedraa.models.statistics import kept_buffers
-from fedraa.objectives import Classification, MetricSpec, Objective
+from fedraa.objectives import MetricSpec, Objective
 from fedraa.objectives.metric_spec import PERSONAL, Direction
 
 METRICS: ComponentRegistry[Any] = ComponentRegistry("metrics", (), {})
@@ -128,7 +128,7 @@ def refuse_misfit(
     model: torch.nn.Module,
     x: Any,
     y: Tensor,
-    objective: Objective | None = None,
+    objective: Objective,
 ) -> None:
     """Try the metrics on a batch and on one sample, because the last batch may have only one.
 
@@ -137,7 +137,7 @@ def refuse_misfit(
         model: The untrained model.
         x: Inputs of a batch.
         y: Labels of the batch.
-        objective: Computes the outputs (default: classification).
+        objective: Computes the outputs.
 
     Raises:
         InputError: A metric does not return a finite number per sample.
@@ -147,7 +147,6 @@ def refuse_misfit(
     training = model.training
     model.eval()
     with torch.no_grad(), kept_buffers(model):
-        objective = objective or Classification()
         for rows in (len(y), 1):
             outputs = objective.outputs(objective.forward(model, map_tree(Tensor.clone, take_rows(x, slice(rows)))))
             for metric in metrics:

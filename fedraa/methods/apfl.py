@@ -17,13 +17,12 @@ server/client_states.py (the values that clients keep).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
 from fedraa.client.kept_buffer import KeptBuffer
-from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun, trained_or_global
+from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun, refuse_other_steps, trained_or_global
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Vector
@@ -47,17 +46,12 @@ class MixedModel(LocalAlgorithm):
 
     has_personal_model: ClassVar[bool] = True
     needs_whole_gradient: ClassVar[bool] = True
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        dict.fromkeys(("momentum", "local_optimizer", "sam_rho"), _PLAIN_STEPS)
-    )
+    passes: ClassVar[float] = 1
+    refuses: ClassVar[Mapping[str, str]] = refuse_other_steps(_PLAIN_STEPS)
 
     @property
     def kept(self) -> tuple[KeptBuffer, ...]:
         return KeptBuffer("local_model", "model"), KeptBuffer("mixing", self.mixing, size=1)
-
-    @property
-    def passes(self) -> float:
-        return 1
 
     def train(self, run: LocalRun) -> None:
         v = run.state["local_model"]

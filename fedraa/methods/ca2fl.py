@@ -52,9 +52,6 @@ class DeltaCache(Stateful):
 
         change.feed_consumers(put_piece)
 
-    def memory(self) -> int:
-        return len(self.mean) * (4 * self._clients + 8)
-
 
 @ASYNC_RULE.register("ca2fl")
 @dataclass

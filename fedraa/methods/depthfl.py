@@ -13,18 +13,17 @@ Read next: models/exits.py (the model), client/local_algorithm.py (the interface
 aggregation/coverage_mean.py (the mean), methods/feddyn.py (the terms of FedDyn).
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
+from fedraa.client.last_call import LastCall, recorded_call
 from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
@@ -36,7 +35,14 @@ from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.meter import measure_step
 from fedraa.submodels.policies import SUBMODEL
-from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, SubmodelSampler, WithCapacities
+from fedraa.submodels.policies.policy import (
+    TWENTIETHS,
+    Capacities,
+    Pure,
+    RunContext,
+    SubmodelSampler,
+    WithCapacities,
+)
 
 
 @SUBMODEL.register("first-blocks")
@@ -51,21 +57,17 @@ class FirstBlocks(WithCapacities):
     capacities: Capacities = field(default_factory=lambda: Capacities((0.25, 0.5, 0.75, 1.0)))
 
     full_width: ClassVar[bool] = True
-    shares: ClassVar[tuple[float, ...]] = tuple((np.arange(20, 0, -1) / 20).tolist())
-
-    @property
-    def cuts(self) -> bool:
-        return False
+    cuts: ClassVar[bool] = False
+    shares: ClassVar[tuple[float, ...]] = TWENTIETHS
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         assert run.example is not None
         traced = run.traced
         whole = run.whole()
-        skeleton = traced.make_skeleton(whole.widths)
+        skeleton = traced.make_full_skeleton()
         if not isinstance(skeleton, EarlyExits):
             return Pure(lambda context: Assignment(1, whole))
         blocks = len(skeleton.blocks)
-        sizes = [int(np.prod(shape)) for shape in traced.shapes]
         flops = []
         for depth in range(1, blocks + 1):
             skeleton.depth = depth
@@ -74,7 +76,7 @@ class FirstBlocks(WithCapacities):
             Assignment(
                 depth,
                 whole,
-                np.repeat([_block_number(name) < depth for name in traced.names], sizes),
+                traced.mask_of([name for name in traced.names if _block_number(name) < depth]),
                 mask_by_label=True,
                 work=flops[depth - 1] / flops[-1],
             )
@@ -90,28 +92,6 @@ class FirstBlocks(WithCapacities):
 
 def _block_number(name: str) -> int:
     return int(name.split(".")[1])
-
-
-class Logits:
-    """The logits [b, classes] of every exit in the last forward pass, the deepest first."""
-
-    def __init__(self) -> None:
-        self.values: Sequence[Tensor] = ()
-
-    def read(self, module: nn.Module, args: tuple[Any, ...], result: Sequence[Tensor]) -> None:
-        """Store the model's result. torch calls this function as a hook of the model."""
-        self.values = result
-
-
-@contextmanager
-def exit_logits(model: EarlyExits) -> Iterator[Logits]:
-    """Yield an object with the logits of the model's last forward pass."""
-    logits = Logits()
-    handle = model.register_forward_hook(logits.read)
-    try:
-        yield logits
-    finally:
-        handle.remove()
 
 
 @dataclass(frozen=True)
@@ -132,18 +112,25 @@ class SelfDistillation(LocalAlgorithm):
             super().train(run)
             return
         weight = self.distillation_weight(run.server_step)
-        with exit_logits(model) as logits:
+        with recorded_call(model) as call:
             for inputs, labels in run.minibatches():
-                run.step(inputs, labels, penalty=partial(_exit_losses, logits, labels, weight))
+                run.step(inputs, labels, penalty=partial(_exit_losses, call, labels, weight))
 
     def distillation_weight(self, round: int) -> float:
         """Return the weight kd of the distillation in a round. The first round is round 0."""
         return exp(-5 * (1 - min(round, self.ramp_up) / self.ramp_up) ** 2)
 
 
-def _exit_losses(logits: Logits, labels: Tensor, weight: float) -> Tensor:
-    """Return the sum of the losses of all exits except the deepest, and of the distillation loss of all exits."""
-    deepest, *others = [values.float() for values in logits.values]
+def _exit_losses(call: LastCall, labels: Tensor, weight: float) -> Tensor:
+    """Return the sum of the losses of all exits except the deepest, and of the distillation loss of all exits.
+
+    Args:
+        call: The model's last call. Its result is the logits [b, classes] of every exit, the deepest first.
+        labels: The labels [b].
+        weight: The weight of the distillation.
+    """
+    logits: Sequence[Tensor] = call.result
+    deepest, *others = [values.float() for values in logits]
     total = deepest.new_zeros(())
     for values in others:
         total = total + F.cross_entropy(values, labels)

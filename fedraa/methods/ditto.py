@@ -38,14 +38,11 @@ class PulledModel(LocalAlgorithm):
     pull: NotNegative = 1.0
 
     has_personal_model: ClassVar[bool] = True
+    passes: ClassVar[float] = 1
 
     @property
     def kept(self) -> tuple[KeptBuffer, ...]:
         return (KeptBuffer("personal_model", "model"),)
-
-    @property
-    def passes(self) -> float:
-        return 1
 
     def train(self, run: LocalRun) -> None:
         super().train(run)

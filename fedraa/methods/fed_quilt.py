@@ -11,8 +11,9 @@ Client n: SGD with clipping and calibrated logits, for 15 steps, or fewer if the
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     theta_j <- theta_j + a * delta
-    the learning rate of later tasks, at first 0.2, rises if c > -0.05, and falls if c < -0.05 or if the clients' losses
-        have risen
+        on coordinates in all fragments: a = min(1, server_gain / N) * s(staleness)     # all N clients train them
+    the learning rate of later tasks, at first 0.2, rises if the median c of the last N updates is above -0.05, and
+        falls if it is below -0.05 or if the clients' losses have risen
 The evaluated model is the Polyak mean of the last models.
 
 Read next: schedulers/least_sent.py (the scheduler), client/halfway_cosine.py and server/local_rates.py (the learning

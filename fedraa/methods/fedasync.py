@@ -27,14 +27,11 @@ from fedraa.server.staleness import STALENESS, weight_for_clients
 class ConvexMix(AsyncRule):
     """theta <- (1 - a) theta + a theta_new with a = mixing * s(staleness) (FedAsync, Fed-RAA).
 
-    With `participation_correction` p, a is also multiplied by (the client's share of the data / its share of the
-    updates) ** p.
-
     Attributes:
         mixing: Weight of an update before its staleness reduces it.
         staleness: The factor s, by which the weight decreases with staleness.
-        participation_correction: The power p. The weight is multiplied by (the client's share of the data / its share
-            of the updates) ** p. With 0, it does not depend on these shares.
+        participation_correction: The power p. The weight is also multiplied by (the client's share of the data / its
+            share of the updates) ** p; 0 turns the factor off.
     """
 
     mixing: Share = 0.6

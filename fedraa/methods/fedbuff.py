@@ -55,9 +55,6 @@ class FedBuffRule(Buffered):
     With an `optimizer`, this optimizer takes the step along the mean of the buffer (FedBuff's server momentum). The log
     then shows only s as the weight. Deltas in the buffer at the end of the run are lost.
 
-    With `participation_correction` p, each delta is also multiplied by (the client's share of the data / its share of
-    the updates) ** p, which may exceed 1.
-
     With a robust `aggregator`, the buffer waits for deltas of K different clients, so that a fast attacker cannot fill
     it. The deltas of one client are averaged. If fewer than K clients remain, the buffer waits for all of them.
 
@@ -65,7 +62,8 @@ class FedBuffRule(Buffered):
         staleness: The factor s, by which the weight of a delta decreases with staleness.
         server_lr: Length of the step along the mean delta.
         optimizer: The optimizer that takes the step; None for a step along the mean delta.
-        participation_correction: The power p; 0 turns the factor off.
+        participation_correction: The power p. A delta is also multiplied by (the client's share of the data / its share
+            of the updates) ** p, which may exceed 1; 0 turns the factor off.
         aggregator: Robust aggregator of the buffer; None for the mean.
     """
 

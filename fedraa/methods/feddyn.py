@@ -151,7 +151,7 @@ class FedDynRule(Buffered):
         return 12 * size
 
 
-LOCAL = replace(PLAIN_SGD, prox_mu=0.1, algorithm=DynamicRegularizer())
+DYNAMIC_TRAINING = replace(PLAIN_SGD, prox_mu=0.1, algorithm=DynamicRegularizer())
 
 register(
     Method(
@@ -162,7 +162,7 @@ register(
             "`theta ← theta + mean delta − H`."
         ),
         when="Unequal data in rounds: it corrects the drift of clients, as scaffold does, with the traffic of fedavg.",
-        local=LOCAL,
+        local=DYNAMIC_TRAINING,
         update=Mean(auxiliary=DriftSum()),
         paper_settings=PaperSettings(
             source="authors' code, CIFAR-10",
@@ -188,7 +188,7 @@ register(
         note="asynchronous variant by fedraa: the updates of a full buffer take the place of the clients of a round",
         formula="As feddyn, with the updates of a full buffer as its round.",
         when="As feddyn, if some devices are slow.",
-        local=LOCAL,
+        local=DYNAMIC_TRAINING,
         update=FedDynRule(),
         schedule=AsyncSchedule(),
         paper_settings=NO_PAPER,

@@ -144,12 +144,6 @@ class FedNovaRule(Buffered):
         return 28 * size
 
 
-NOVA_SETTINGS = PaperSettings(
-    source="authors' code, CIFAR-10",
-    values={"lr": 0.02, "momentum": 0.0, "batch_size": 32, "local_epochs": 2, "weights": "samples"},
-    unstated="the learning rate of each variant, which is here that of the authors' script",
-)
-
 register(
     Method(
         name="fednova",
@@ -158,7 +152,11 @@ register(
         when="Clients take unequal numbers of local steps: unequal data, or deadlines with `late=partial`.",
         local=PLAIN_SGD,
         update=Mean(weights="samples", aggregator=NormalisedMean()),
-        paper_settings=NOVA_SETTINGS,
+        paper_settings=PaperSettings(
+            source="authors' code, CIFAR-10",
+            values={"lr": 0.02, "momentum": 0.0, "batch_size": 32, "local_epochs": 2, "weights": "samples"},
+            unstated="the learning rate of each variant, which is here that of the authors' script",
+        ),
     )
 )
 

@@ -14,17 +14,16 @@ user's model has one. With submodels, u_n is cut to the coordinates of the task.
 Read next: client/local_algorithm.py (the interface of local training), client/task_run.py (its steps).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedraa.client.kept_buffer import KeptBuffer
+from fedraa.client.last_call import LastCall, recorded_call
 from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
@@ -40,17 +39,6 @@ def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor
     return -F.log_softmax(cosines / temperature, dim=1)[:, 0].mean()
 
 
-class Features:
-    """The input [b, k] of a layer in the last forward pass."""
-
-    def __init__(self) -> None:
-        self.values = torch.empty(0)
-
-    def read(self, layer: nn.Module, args: tuple[Any, ...]) -> None:
-        """Store the layer's input. torch calls this function as a hook of the layer."""
-        self.values = args[0].flatten(1)
-
-
 def find_last_linear(module: nn.Module) -> nn.Linear:
     """Return the module's last linear layer. Raise InputError if it has none."""
     linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
@@ -60,15 +48,10 @@ def find_last_linear(module: nn.Module) -> nn.Linear:
     return linear[-1]
 
 
-@contextmanager
-def last_features(module: nn.Module) -> Iterator[Features]:
-    """Yield an object that stores the input of the module's last linear layer in each forward pass."""
-    features = Features()
-    handle = find_last_linear(module).register_forward_pre_hook(features.read)
-    try:
-        yield features
-    finally:
-        handle.remove()
+def read_features(last_linear: LastCall) -> Tensor:
+    """Return the features [b, k]: the input of the last linear layer in the last forward pass."""
+    features: Tensor = last_linear.args[0]
+    return features.flatten(1)
 
 
 @dataclass(frozen=True)
@@ -100,23 +83,23 @@ class ModelContrast(LocalAlgorithm):
 
     def train(self, run: LocalRun) -> None:
         previous = run.state["previous_model"]
-        with last_features(run.module) as features:
-            if torch.equal(previous, run.received):
-                super().train(run)
-            else:
-                self._train_with_contrast(run, features, previous)
+        if torch.equal(previous, run.received):
+            super().train(run)
+        else:
+            with recorded_call(find_last_linear(run.module)) as last_linear:
+                self._train_with_contrast(run, last_linear, previous)
         previous.copy_(run.weights)
 
-    def _train_with_contrast(self, run: LocalRun, features: Features, previous: Tensor) -> None:
+    def _train_with_contrast(self, run: LocalRun, last_linear: LastCall, previous: Tensor) -> None:
         for inputs, labels in run.minibatches():
             run.forward(run.received, inputs)
-            near = features.values
+            near = read_features(last_linear)
             run.forward(previous, inputs)
-            far = features.values
-            run.step(inputs, labels, penalty=partial(self._penalty, features, near, far))
+            far = read_features(last_linear)
+            run.step(inputs, labels, penalty=partial(self._penalty, last_linear, near, far))
 
-    def _penalty(self, features: Features, near: Tensor, far: Tensor) -> Tensor:
-        return self.mu * contrast(features.values, near, far, self.temperature)
+    def _penalty(self, last_linear: LastCall, near: Tensor, far: Tensor) -> Tensor:
+        return self.mu * contrast(read_features(last_linear), near, far, self.temperature)
 
 
 register(

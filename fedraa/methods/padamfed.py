@@ -29,7 +29,7 @@ import torch
 
 from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.client.gradient_transforms import EPSILON, AddVector, gradient_norm
-from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
+from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun, refuse_other_steps
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
@@ -51,14 +51,9 @@ class NormalisedSteps(LocalAlgorithm):
     """Local training with steps of the length lr along the corrected gradient (PAdaMFed)."""
 
     needs_whole_gradient: ClassVar[bool] = True
+    passes: ClassVar[float] = 1
     replies: ClassVar[tuple[str, ...]] = ("gradient",)
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        dict.fromkeys(("momentum", "local_optimizer", "sam_rho"), _PLAIN_STEPS)
-    )
-
-    @property
-    def passes(self) -> float:
-        return 1
+    refuses: ClassVar[Mapping[str, str]] = refuse_other_steps(_PLAIN_STEPS)
 
     def train(self, run: LocalRun) -> None:
         shift = torch.zeros_like(run.weights)

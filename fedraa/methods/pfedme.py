@@ -15,11 +15,10 @@ server/client_states.py (the personal models).
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import ClassVar
 
 from fedraa.client.kept_buffer import KeptBuffer
-from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun, trained_or_global
+from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun, refuse_other_steps, trained_or_global
 from fedraa.composition.method import PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Vector
@@ -45,9 +44,7 @@ class MoreauEnvelope(LocalAlgorithm):
 
     has_personal_model: ClassVar[bool] = True
     needs_whole_gradient: ClassVar[bool] = True
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        dict.fromkeys(("momentum", "local_optimizer", "sam_rho"), _PLAIN_STEPS)
-    )
+    refuses: ClassVar[Mapping[str, str]] = refuse_other_steps(_PLAIN_STEPS)
 
     @property
     def kept(self) -> tuple[KeptBuffer, ...]:

@@ -18,10 +18,6 @@ from fedraa.methods.fedasync import async_variant
 from fedraa.server.round_update import Mean
 from fedraa.submodels.policies.shuffled import Bernoulli, ShuffledBlocks
 
-_PAPER = PaperSettings(
-    source="shuffled submodels, Section 5", client_fraction=0.1, unstated="learning rates, local steps, batch sizes"
-)
-
 BERNOULLI = register(
     Method(
         name="bernoulli",
@@ -34,7 +30,11 @@ BERNOULLI = register(
         submodel=Bernoulli(),
         local=PLAIN_SGD,
         update=Mean(aggregator=FilledMean()),
-        paper_settings=_PAPER,
+        paper_settings=PaperSettings(
+            source="shuffled submodels, Section 5",
+            client_fraction=0.1,
+            unstated="learning rates, local steps, batch sizes",
+        ),
     )
 )
 register(

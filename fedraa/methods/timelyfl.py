@@ -41,10 +41,7 @@ class WithinInterval(SubmodelPolicy):
     on_time: Share = 0.5
 
     full_width: ClassVar[bool] = True
-
-    @property
-    def cuts(self) -> bool:
-        return False
+    cuts: ClassVar[bool] = False
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         layers = LayerAssignments(run)

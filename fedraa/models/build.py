@@ -9,11 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedraa.components.calls import one_line
 from fedraa.components.imports import import_object
 from fedraa.components.text import import_path_of
 from fedraa.data.tree import Tree, list_leaves, map_tree
-from fedraa.errors import InputError, no_effect_error, suggest_closest
+from fedraa.errors import InputError, no_effect_error, one_line, suggest_closest
 from fedraa.models.cnn import cnn, emnist_cnn, wide_cnn
 from fedraa.models.exits import early_exits
 from fedraa.models.fasttext import FastText

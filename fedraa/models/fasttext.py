@@ -4,6 +4,8 @@ import torch
 from torch import nn
 
 _ROWS = 10_000
+_WIDTH = 64
+_HIDDEN = 128
 
 
 class FastText(nn.Module):
@@ -12,15 +14,15 @@ class FastText(nn.Module):
     Token 0 is padding. A token number beyond the embedding table is taken modulo the size of the table.
     """
 
-    def __init__(self, classes: int, width: int = 64, hidden: int = 128) -> None:
+    def __init__(self, classes: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(_ROWS, width, padding_idx=0)
+        self.embedding = nn.Embedding(_ROWS, _WIDTH, padding_idx=0)
         self.layers = nn.Sequential(
-            nn.Linear(width, hidden),
+            nn.Linear(_WIDTH, _HIDDEN),
             nn.ReLU(),
-            nn.Linear(hidden, hidden),
+            nn.Linear(_HIDDEN, _HIDDEN),
             nn.ReLU(),
-            nn.Linear(hidden, classes),
+            nn.Linear(_HIDDEN, classes),
         )
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

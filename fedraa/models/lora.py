@@ -15,7 +15,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
-from fedraa.errors import InputError, suggest_closest
+from fedraa.errors import InputError, first_line, suggest_closest
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS, nn.Embedding)
@@ -219,8 +219,7 @@ def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
     try:
         return copy.deepcopy(model, memo)
     except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError("model", f"{type(model).__name__} cannot be copied: {reason}") from error
+        raise InputError("model", f"{type(model).__name__} cannot be copied: {first_line(error)}") from error
 
 
 def _make_pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:

@@ -97,8 +97,6 @@ def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Te
 
 
 def _try_to_differentiate(objective: Objective, outputs: Tensor, targets: Tensor) -> None:
-    if not outputs.is_floating_point():
-        return
     with torch.inference_mode(mode=False), torch.enable_grad():
         if not objective.loss(outputs.detach().clone().requires_grad_(), targets.clone()).requires_grad:
             problem = "it has no gradient"

@@ -46,8 +46,6 @@ class NoisySum(Stateful):
     def clip(self, delta: Vector, where: Index | slice, fragment: int) -> Vector:
         """Return the update, scaled down so that its norm is at most the clip. Count the update in this release.
 
-        The clip is the largest allowed norm. A release is a round, a buffer, or one update.
-
         Args:
             delta: The update [k].
             where: Its coordinates in the model.
@@ -63,10 +61,7 @@ class NoisySum(Stateful):
         return np.asarray(delta * (bound / norm), np.float32)
 
     def release(self) -> tuple[Vector, Mask]:
-        """Return the noise [d] and the mask [d] of trained coordinates, and begin the next release.
-
-        A release is a round, a buffer, or one update.
-        """
+        """Return the noise [d] and the mask [d] of trained coordinates, and begin the next release."""
         if self._whole:
             self._scale.fill(self.clips.setdefault(0, self._privacy.clip))
         covered = self._scale > 0

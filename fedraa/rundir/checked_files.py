@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedraa.errors import InputError, short_text
+from fedraa.errors import InputError, first_line, short_text
 from fedraa.numbers import expected_text
 from fedraa.objectives import MetricSpec
 from fedraa.reading import read_regular_file
@@ -105,5 +105,5 @@ def read_evals(path: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
     except OSError as error:
         raise InputError("evals", f"{path} cannot be read: {error.strerror or error}", hint=RESTORE) from None
     except ValueError as error:
-        problem = f"{path} is not a table of evaluations: {str(error).splitlines()[0]}"
+        problem = f"{path} is not a table of evaluations: {first_line(error)}"
         raise InputError("evals", problem, hint=RESTORE) from None

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedraa.errors import InputError
+from fedraa.errors import InputError, first_line
 from fedraa.objectives import MetricSpec
 from fedraa.reading import read_regular_file
 from fedraa.rundir.config_file import RESTORE
@@ -77,6 +77,6 @@ def read_clients(directory: Path, metric_spec: MetricSpec) -> "pd.DataFrame":
     except OSError as error:
         raise InputError("clients", f"{path} cannot be read: {error.strerror or error}", hint=RESTORE) from None
     except ValueError as error:
-        problem = f"{path} is not a table of clients: {str(error).splitlines()[0]}"
+        problem = f"{path} is not a table of clients: {first_line(error)}"
         raise InputError("clients", problem, hint=RESTORE) from None
     return frame.fillna(dict.fromkeys(TEXT, ""))

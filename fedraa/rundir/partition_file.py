@@ -9,13 +9,11 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.calls import one_line
 from fedraa.data import Federated
-from fedraa.errors import InputError
+from fedraa.errors import InputError, one_line
+from fedraa.messages import Index
 from fedraa.rundir.atomic_files import replace_file
 from fedraa.rundir.file_names import PARTITION
-
-Index = npt.NDArray[np.int64]
 
 
 class ClientRows(Sequence[Index]):

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedraa.components.calls import one_line
 from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.config.sections import ProblemOptions
 from fedraa.data.transforms import make_transforms
-from fedraa.errors import InputError
+from fedraa.errors import InputError, one_line
 from fedraa.models import build_model
 from fedraa.models.raw_input import RawInputModel
 from fedraa.models.wrappers import unwrap_module

@@ -78,11 +78,13 @@ class TiFL(CountedSelection):
         tiers = np.array(self._tier_of)[view.candidates]
         # A tier with only quarantined clients cannot be drawn.
         present = np.bincount(tiers, minlength=self.tiers) > 0
-        if not any(credit for credit, here in zip(self._credits, present, strict=True) if here):
-            self._credits = [ceil(self.rounds / self.tiers)] * self.tiers
-        weights = np.array(self._probabilities) * present * (np.array(self._credits) > 0)
+        can_train = present & (np.array(self._credits) > 0)
+        if not can_train.any():
+            self._give_credits()
+            can_train = present
+        weights = np.array(self._probabilities) * can_train
         if not weights.any():
-            weights = 1.0 * present * (np.array(self._credits) > 0)
+            weights = 1.0 * can_train
         self._tier = int(rng.choice(self.tiers, p=weights / weights.sum()))
         self._credits[self._tier] -= 1
         members = view.candidates[tiers == self._tier]
@@ -103,8 +105,11 @@ class TiFL(CountedSelection):
         for tier, members in enumerate(np.array_split(np.argsort(durations, kind="stable"), self.tiers)):
             tier_of[members] = tier
         self._tier_of = tier_of.tolist()
-        self._credits = [ceil(self.rounds / self.tiers)] * self.tiers
+        self._give_credits()
         self._probabilities = [1 / self.tiers] * self.tiers
+
+    def _give_credits(self) -> None:
+        self._credits = [ceil(self.rounds / self.tiers)] * self.tiers
 
     def _update_probabilities(self, view: SelectionContext) -> None:
         """Set the probabilities of the tiers by the ranks of their losses.

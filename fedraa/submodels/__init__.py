@@ -23,7 +23,7 @@ from fedraa.submodels.indices import (
     take_prefix,
     take_window,
 )
-from fedraa.submodels.masks import draw_bernoulli, random_parts, select_by_magnitude
+from fedraa.submodels.masks import draw_bernoulli, random_parts
 from fedraa.submodels.meter import measure_cost
 from fedraa.submodels.traced import Entry, Group, IndexSet, Traced
 from fedraa.submodels.tracing.trace import trace_module
@@ -45,7 +45,6 @@ __all__ = [
     "measure_cost",
     "random_parts",
     "random_units",
-    "select_by_magnitude",
     "take_prefix",
     "take_window",
     "trace_module",

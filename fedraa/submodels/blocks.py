@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from itertools import chain
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -42,7 +41,7 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
         example: A batch of samples.
     """
     names = _find_repeated_modules(traced.module)
-    module = traced.make_skeleton(traced.widths(traced.full())).eval()
+    module = traced.make_full_skeleton().eval()
     unchanged: dict[str, bool] = {}
     flops = dict.fromkeys(names, 0)
     with torch.no_grad(), torch.random.fork_rng(), Meter() as meter:
@@ -75,11 +74,10 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
 
 
 def _find_place(traced: Traced, block: str) -> slice | None:
-    own = [number for number, name in enumerate(traced.names) if name.startswith(f"{block}.")]
+    own = [place for name, place in traced.places.items() if name.startswith(f"{block}.")]
     if not own:
         return None
-    last = own[-1]
-    return slice(traced.offsets[own[0]], traced.offsets[last] + int(np.prod(traced.shapes[last])))
+    return slice(own[0].start, own[-1].stop)
 
 
 def find_maskable_names(traced: Traced) -> tuple[str, ...]:

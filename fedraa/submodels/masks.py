@@ -27,27 +27,6 @@ def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.nda
     return np.less(rng.random(traced.size), p)
 
 
-def select_by_magnitude(vector: np.ndarray, low: float, high: float) -> np.ndarray:
-    """Return a mask [d] that selects values by their rank, from the smallest to the largest absolute value.
-
-    `(0.75, 1)` selects the largest quarter. `(0, 0.25)` selects the smallest quarter. The papers of OAP and RA-Fed
-    number the quarters from the smallest to the largest. In their released code the quarters are random, because the
-    code uses the result of argsort as ranks.
-
-    Args:
-        vector: The vector [d].
-        low: The smallest selected rank, divided by d.
-        high: The rank after the largest selected rank, divided by d.
-    """
-    if not 0 <= low < high <= 1:
-        raise InputError("low, high", got=(low, high), expected="0 <= low < high <= 1")
-    rank = np.empty(vector.size, dtype=np.int64)
-    rank[np.argsort(np.abs(vector), kind="stable")] = np.arange(vector.size)
-    bounds = np.rint(np.array([low, high]) * vector.size)
-    chosen: np.ndarray = (rank >= bounds[0]) & (rank < bounds[1])
-    return chosen
-
-
 def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
     """Return a mask [d] that selects the `count` values with the largest absolute value.
 
@@ -71,20 +50,19 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     if parts < 1:
         raise InputError("parts", got=parts, expected="1 or more")
     region = np.empty(traced.size, np.int8)
-    for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
-        size = int(np.prod(shape))
+    for shape, (name, place) in zip(traced.shapes, traced.places.items(), strict=True):
         owner = traced.module.get_submodule(name.rpartition(".")[0])
         order = (1, 0) if isinstance(owner, nn.Embedding) else range(len(shape))
         dimensions = (*sorted(traced.units.get(name, ())), *order)
         dimension = next((d for d in dimensions if shape[d] >= parts), None)
         grid = shape
         if dimension is None:
-            grid = (size,)
+            grid = (place.stop - place.start,)
             dimension = 0
         units = np.indices(grid, sparse=True)[dimension]
         count = grid[dimension]
         mine = units * parts // count
-        region[offset : offset + size] = np.broadcast_to(mine, grid).ravel()
+        region[place] = np.broadcast_to(mine, grid).ravel()
     return region
 
 
@@ -104,12 +82,7 @@ def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.rando
     unknown = sorted(set(names) - set(traced.names))
     if unknown or not names:
         raise InputError("names", got=unknown, expected="trainable parameters of the module")
-    chosen = [
-        np.arange(offset, offset + int(np.prod(shape)))
-        for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True)
-        if name in names
-    ]
-    split = np.array_split(rng.permutation(np.concatenate(chosen)), parts)
+    split = np.array_split(rng.permutation(np.flatnonzero(traced.mask_of(names))), parts)
     shared = np.ones(traced.size, dtype=bool)
     shared[np.concatenate(split)] = False
     masks = []

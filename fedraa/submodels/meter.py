@@ -21,7 +21,7 @@ from fedraa.models.forward import forward
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.traced import IndexSet, Traced
-from fedraa.submodels.tracing.accept import first_line
+from fedraa.submodels.tracing.accept import short_line
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
 
@@ -72,7 +72,7 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
         # The code of a module may raise any exception.
         except Exception as error:
             rows = len(list_leaves(example)[0])
-            problem = f"{type(module).__name__} cannot be trained on a batch of {rows}: {first_line(error)}"
+            problem = f"{type(module).__name__} cannot be trained on a batch of {rows}: {short_line(error)}"
             raise InputError("model", problem) from error
     return traced.costs[key]
 
@@ -85,7 +85,7 @@ def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cos
         trained: Names of the tensors that are trained. All others keep their values.
         example: A batch `[b, ...]` with b >= 2.
     """
-    module = traced.make_skeleton(traced.widths(traced.full()))
+    module = traced.make_full_skeleton()
     for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):
         parameter.requires_grad_(name in trained)
     return measure_step(module, map_tree(lambda part: part.clone(), example))
@@ -100,7 +100,7 @@ def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]
         traced: The traced model.
         example: A batch `[b, ...]` with b >= 2.
     """
-    module = traced.make_skeleton(traced.widths(traced.full()))
+    module = traced.make_full_skeleton()
     module.train()
     completed: list[str] = []
     for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):

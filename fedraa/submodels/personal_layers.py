@@ -8,13 +8,13 @@ import numpy.typing as npt
 from torch import nn
 
 from fedraa.errors import InputError, suggest_closest
+from fedraa.models.statistics import NORMS
 from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.traced import Traced
 
 LAST = "last-layer"
 ALL_BUT_LAST = "all-but-last-layer"
 BATCH_NORM = "batch-norm"
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
@@ -62,7 +62,7 @@ def _match(traced: Traced, pattern: str) -> set[str]:
     if pattern == ALL_BUT_LAST:
         return {name for name in traced.names if name.rpartition(".")[0] != last}
     if pattern == BATCH_NORM:
-        norms = {name for name, module in traced.module.named_modules() if isinstance(module, BATCH_NORMS)}
+        norms = {name for name, module in traced.module.named_modules() if isinstance(module, NORMS)}
         return {name for name in traced.names if name.rpartition(".")[0] in norms}
     return {name for name in traced.names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")}
 

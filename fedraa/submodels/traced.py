@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -95,6 +95,19 @@ class Traced:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"module": unpack_module(state["module"])})
+
+    @property
+    def places(self) -> dict[str, slice]:
+        """The slice of the flat vector that each trainable parameter takes, by the parameter's name."""
+        ends = (*self.offsets[1:], self.size)
+        return {name: slice(*span) for name, *span in zip(self.names, self.offsets, ends, strict=True)}
+
+    def mask_of(self, names: Collection[str]) -> np.ndarray:
+        """Return a mask [d] that is True for the parameters with these names."""
+        mask = np.zeros(self.size, bool)
+        for name, place in self.places.items():
+            mask[place] = name in names
+        return mask
 
     def full(self) -> IndexSet:
         """Return the index set of the whole module."""
@@ -198,6 +211,10 @@ class Traced:
         running statistics. Training estimates the statistics again.
         """
         return self.cut(tuple(np.arange(width) for width in widths))
+
+    def make_full_skeleton(self) -> nn.Module:
+        """Return a module with the widths of the whole model, which can load the weights of the whole model."""
+        return self.make_skeleton(self.widths(self.full()))
 
     def on(self, device: torch.device) -> Traced:
         """Return a copy with its frozen parameters on the device. All submodels share these parameters."""

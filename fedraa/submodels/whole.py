@@ -15,10 +15,10 @@ from fedraa.submodels.flat import BY_PIECE, flat_layout, trainable_parameters
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.accept import (
     check_kinds,
-    first_line,
     no_gradient_error,
     no_output_error,
     refuse_sparse,
+    short_line,
     unregistered_error,
 )
 from fedraa.submodels.tracing.recorder import iterate_tensors
@@ -38,9 +38,7 @@ def take_whole(module: nn.Module, example: Tree) -> Traced:
     check_kinds(module)
     module = copy_to_cpu(module)
     whole = Traced(module, (), {}, *flat_layout(module), {}, frozenset())
-    example = map_tree(lambda part: part.cpu(), example)
-    gradients = _checked_gradients(whole.make_skeleton(()), example)
-    return _with_known_updates(whole, example, gradients)
+    return _train_once(whole, example)
 
 
 def check_updates(traced: Traced, example: Tree) -> Traced:
@@ -50,23 +48,20 @@ def check_updates(traced: Traced, example: Tree) -> Traced:
     """
     if traced.size < BY_PIECE:
         return traced
-    example = map_tree(lambda part: part.cpu(), example)
-    gradients = _checked_gradients(traced.make_skeleton(traced.widths(traced.full())), example)
-    return _with_known_updates(traced, example, gradients)
+    return _train_once(traced, example)
 
 
-def _with_known_updates(traced: Traced, example: Tree, gradients: Sequence[Tensor | None]) -> Traced:
+def _train_once(traced: Traced, example: Tree) -> Traced:
     """Return the traced module. Set `by_piece` to False if early updates of parameters change other gradients.
 
     An early update of a parameter happens as soon as its gradient is computed, while the backward pass still runs.
 
-    Args:
-        traced: The traced module.
-        example: A batch of inputs.
-        gradients: The expected gradient of each trainable parameter.
+    Raises:
+        InputError: The module cannot be trained on the example.
     """
-    module = traced.make_skeleton(traced.widths(traced.full()))
-    if traced.size < BY_PIECE or _survive_updates(module, example, gradients):
+    example = map_tree(lambda part: part.cpu(), example)
+    gradients = _checked_gradients(traced.make_full_skeleton(), example)
+    if traced.size < BY_PIECE or _survive_updates(traced.make_full_skeleton(), example, gradients):
         return traced
     return replace(traced, by_piece=False)
 
@@ -87,7 +82,7 @@ def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
             _differentiate_sum(outputs)
     # The code of a module may raise any exception.
     except Exception as error:
-        raise InputError("module", f"{kind} cannot be trained: {first_line(error)}") from error
+        raise InputError("module", f"{kind} cannot be trained: {short_line(error)}") from error
     if not outputs:
         raise no_output_error(kind)
     if strange:

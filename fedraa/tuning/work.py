@@ -12,8 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from fedraa.components.calls import one_line
-from fedraa.errors import InputError, Interrupted
+from fedraa.errors import InputError, Interrupted, one_line
 from fedraa.tuning.attempt import Attempt, find_repeated, run_attempt, run_on_node
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.suggest import check_optuna

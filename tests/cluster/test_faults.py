@@ -23,10 +23,10 @@ from actors.pool.liveness import Heartbeat
 from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
-from fedraa.data.federated import Federated
 from fedraa.engine.build import build_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
+from fedraa.evaluation.personal import EvaluationData
 from fedraa.messages import Evaluation, State, Task, Update, Vector
 from fedraa.rundir.history import History
 
@@ -48,7 +48,7 @@ def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
             self._happen(header.id)
             return super().train(header, *rest)
 
-        def evaluate(self, params: Vector, kept: State, data: Federated) -> Evaluation:
+        def evaluate(self, params: Vector, kept: State, data: EvaluationData) -> Evaluation:
             self._happen(EVALUATION)
             return super().evaluate(params, kept, data)
 

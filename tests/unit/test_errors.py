@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from fedraa.errors import InputError, RunFailed, StructuredError, closest_name, suggest_closest
+from fedraa.errors import InputError, RunFailed, StructuredError, closest_name, first_line, suggest_closest
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,16 @@ def test_refuses_rejects_another_field_value_type_or_name() -> None:
 def test_closest_is_a_name_with_nearly_the_same_letters(word: str, close: str | None) -> None:
     assert closest_name(word, ["gre-raa", "random", "least-sent", "run"]) == close
     assert bool(suggest_closest(word, ["gre-raa", "random", "least-sent", "run"])) == (close is not None)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("no column\nat row 3"), "no column"),
+        (ValueError("\n  no column"), "no column"),
+        # `str(error).splitlines()[0]` would raise an IndexError.
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_first_line_of_a_message_or_its_class(error: Exception, line: str) -> None:
+    assert first_line(error) == line

@@ -9,15 +9,13 @@ import numpy as np
 from fedraa.data.natural.folders import find_folder
 from fedraa.data.natural.leaf import LeafSplit, has_leaf_files, read_leaf
 from fedraa.data.sources.federated_dataset import FederatedDataset
-from fedraa.data.text import FIRST_WORD, encode_texts, rank_words
+from fedraa.data.text import FIRST_WORD, NOT_COUNTED, encode_texts, rank_words
 from fedraa.data.tree import Array
 from fedraa.errors import InputError
 
 GET = "data/reddit/README.md of https://github.com/TalwalkarLab/leaf has the address of the files"
 LENGTH = 10
 PADDING = "<PAD>"
-NOT_COUNTED = -100
-"""The target of a position without a prediction. The objective next-token ignores such positions."""
 Sequences = list[list[str]]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedraa.data.natural.folders import find_folder
 from fedraa.data.sources.federated_dataset import FederatedDataset
-from fedraa.data.text import FIRST_WORD, encode_texts, rank_words
+from fedraa.data.text import FIRST_WORD, NOT_COUNTED, encode_texts, rank_words
 from fedraa.data.tree import Array
 from fedraa.errors import InputError
 from fedraa.rng import generator
@@ -26,8 +26,6 @@ FILE = "stackoverflow.sqlite"
 LENGTH = 20
 """Number of predicted words of a sentence, as in the literature (Reddi et al. 2021)."""
 BEGIN, END = "<BOS>", "<EOS>"
-NOT_COUNTED = -100
-"""The target of padding, which the objective next-token ignores."""
 
 
 def read_stackoverflow(data_dir: Path | None, users: int = 1000, sentences: int = 512) -> FederatedDataset:

@@ -6,8 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.errors import InputError
-
-Index = npt.NDArray[np.int64]
+from fedraa.messages import Index
 
 
 def check_assignment(name: str, assigned: object, samples: int, clients: int) -> tuple[Index, Index]:

@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.data.partition.counts import apportion_classes, draw_by_counts
-from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Shards
+from fedraa.data.partition.partitioner import Partition, Partitioner, Shards
 from fedraa.errors import InputError
+from fedraa.messages import Index
 
 
 class ByClass(Partitioner):

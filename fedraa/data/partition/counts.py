@@ -3,7 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-Index = npt.NDArray[np.int64]
+from fedraa.messages import Index
+
 Shares = npt.NDArray[np.float64]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedraa.data.partition.by_class import ByClass
 from fedraa.data.partition.counts import apportion_classes
-from fedraa.data.partition.partitioner import Index
+from fedraa.messages import Index
 from fedraa.numbers import Positive
 
 DRAWS = 100

@@ -17,10 +17,11 @@ from fedraa.data.partition.iid import Iid
 from fedraa.data.partition.labels import Labels
 from fedraa.data.partition.mixture import Mixture
 from fedraa.data.partition.natural import Natural
-from fedraa.data.partition.partitioner import Assign, Index, Partition, Partitioner, deal_assigned
+from fedraa.data.partition.partitioner import Assign, Partition, Partitioner, deal_assigned
 from fedraa.data.partition.quantity import DirichletSizes, LogNormal, PowerLaw, Zipf
 from fedraa.data.partition.shards import SortedShards
 from fedraa.errors import InputError
+from fedraa.messages import Index
 
 _BUILTIN: dict[str, type[Partitioner]] = {
     "iid": Iid,

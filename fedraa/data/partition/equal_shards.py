@@ -1,10 +1,9 @@
 """Random choice of equally many samples for each client, with class probabilities that differ between clients."""
 
 import numpy as np
-import numpy.typing as npt
 
-Index = npt.NDArray[np.int64]
-Shares = npt.NDArray[np.float64]
+from fedraa.data.partition.counts import Shares
+from fedraa.messages import Index
 
 
 def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator) -> list[Index]:

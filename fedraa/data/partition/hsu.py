@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedraa.data.partition.equal_shards import draw_equal_shards
-from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.data.partition.partitioner import Partitioner
+from fedraa.messages import Index
 from fedraa.numbers import Positive
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Shards
+from fedraa.data.partition.partitioner import Partition, Partitioner, Shards
+from fedraa.messages import Index
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedraa.data.partition.by_class import ByClass
 from fedraa.data.partition.counts import Shares, apportion_classes
-from fedraa.data.partition.partitioner import Index
 from fedraa.errors import InputError
+from fedraa.messages import Index
 from fedraa.numbers import Count
 
 

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.data.partition.partitioner import Index, Partition, Partitioner, Shards, match_test_shards
+from fedraa.data.partition.partitioner import Partition, Partitioner, Shards, match_test_shards
 from fedraa.errors import InputError
+from fedraa.messages import Index
 
 
 @dataclass(frozen=True)

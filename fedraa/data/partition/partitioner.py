@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from fedraa.data.partition.assigned import check_assignment
 from fedraa.data.partition.counts import apportion_classes, draw_by_counts
-from fedraa.errors import InputError
+from fedraa.errors import InputError, one_line
+from fedraa.messages import Index
 
-Index = npt.NDArray[np.int64]
 Assign = Callable[[Index, int, np.random.Generator], Sequence[npt.ArrayLike]]
 
 
@@ -137,8 +137,7 @@ def deal_assigned(
         raise
     # The user's partitioner can raise any exception.
     except Exception as error:
-        text = " ".join(str(error).split())
-        raise InputError("partition", f"{name} failed with {type(error).__name__}: {text}") from error
+        raise InputError("partition", f"{name} failed with {type(error).__name__}: {one_line(error)}") from error
     order, offsets = check_assignment(name, rows_of_clients, len(train), clients)
     return Partition(Shards(order, offsets), match_test_shards(train[order], offsets, test, rng))
 

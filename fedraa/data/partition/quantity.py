@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.data.partition.partitioner import Partitioner
 from fedraa.errors import InputError
+from fedraa.messages import Index
 from fedraa.numbers import NotNegative, Positive
 
 

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.data.partition.partitioner import Partitioner
 from fedraa.errors import InputError
+from fedraa.messages import Index
 from fedraa.numbers import Count
 
 

@@ -9,13 +9,25 @@ import numpy as np
 
 from fedraa.data.check import Targets, hint_for_labels, refuse_nan_labels
 from fedraa.data.dataset import as_float32, not_finite
-from fedraa.data.partition.partitioner import Index, Partitioner
+from fedraa.data.partition.partitioner import Partitioner
 from fedraa.data.scaling import Scaling, apply_scaling
 from fedraa.data.sources.item_generators import ItemGenerators
 from fedraa.data.sources.rows import Rows, as_rows
 from fedraa.data.transforms import Transforms
-from fedraa.data.tree import Array, Tree, first_not_finite, join_trees, list_leaves, map_tree, refuse_masked, take_rows
+from fedraa.data.tree import (
+    Array,
+    Tree,
+    first_not_finite,
+    format_shapes,
+    join_trees,
+    list_leaves,
+    map_tree,
+    refuse_masked,
+    sample_shapes,
+    take_rows,
+)
 from fedraa.errors import InputError, locate_error
+from fedraa.messages import Index
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,10 +247,10 @@ class ClientSource:
         """Read, check and scale a client's samples. The fixed transforms are not applied yet."""
         x, y = self.samples(client)
         x, y = as_inputs(x), as_targets(y)
-        shapes = tuple(part.shape[1:] for part in list_leaves(x))
+        shapes = sample_shapes(x)
         if shapes != self.shapes:
-            expected = f"{_format_shapes(self.shapes)}, as other clients have"
-            raise InputError("samples", f"they have the shape {_format_shapes(shapes)}", expected=expected)
+            expected = f"{format_shapes(self.shapes)}, as other clients have"
+            raise InputError("samples", f"they have the shape {format_shapes(shapes)}", expected=expected)
         size = int(self.samples.offsets[client + 1] - self.samples.offsets[client])
         if len(y) != size or any(len(part) != size for part in list_leaves(x)):
             raise InputError("samples", got=len(y), expected=f"{size}, as the partition states")
@@ -320,7 +332,3 @@ def as_targets(y: Any) -> Array:
         if array.dtype.kind == "f":
             return np.require(array, np.float32, ["C", "W"])
         return np.require(array, np.int64, ["C", "W"])
-
-
-def _format_shapes(shapes: tuple[tuple[int, ...], ...]) -> str:
-    return " and ".join(str(list(shape)) for shape in shapes)

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.data.dataset import count_rows
 from fedraa.data.sources.rows import as_rows, class_names
-from fedraa.data.tree import Tree, join_trees, list_leaves
+from fedraa.data.tree import Tree, format_shapes, join_trees, sample_shapes
 from fedraa.errors import InputError, locate_error
 
 MAX_NAMES = 10
@@ -156,9 +156,10 @@ def _join_clients(name: str, samples: Mapping[Any, tuple[Tree, Any]]) -> tuple[T
         xs.append(x)
         ys.append(y)
         owners += [client] * len(y)
-        if [part.shape[1:] for part in list_leaves(x)] != [part.shape[1:] for part in list_leaves(xs[0])]:
-            problem = f"samples have the shape {_format_shapes(x)}"
-            expected = f"{_format_shapes(xs[0])}, as other clients have"
+        shapes = sample_shapes(x)
+        if shapes != sample_shapes(xs[0]):
+            problem = f"samples have the shape {format_shapes(shapes)}"
+            expected = f"{format_shapes(sample_shapes(xs[0]))}, as other clients have"
             raise InputError(f"dataset {name!r}: client {client!r}", problem, expected=expected)
         if y.shape[1:] != ys[0].shape[1:]:
             problem = f"labels have the shape {list(y.shape[1:])}"
@@ -167,7 +168,3 @@ def _join_clients(name: str, samples: Mapping[Any, tuple[Tree, Any]]) -> tuple[T
     if not xs:
         raise InputError(f"dataset {name!r}", "there is no client")
     return join_trees(xs), np.concatenate(ys), owners
-
-
-def _format_shapes(x: Tree) -> str:
-    return " and ".join(str(list(part.shape[1:])) for part in list_leaves(x))

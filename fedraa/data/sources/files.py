@@ -20,7 +20,7 @@ from fedraa.data.sources.table_columns import (
     read_frames,
 )
 from fedraa.data.sources.table_file import is_unnamed, list_names
-from fedraa.errors import InputError
+from fedraa.errors import InputError, first_line
 from fedraa.rng import generator
 
 TEST_SHARE = 0.2
@@ -218,8 +218,7 @@ def read_hugging_face(
         table: Any = datasets.load_from_disk(path) if is_saved else datasets.load_dataset(path, name)
     # The package `datasets` can raise any exception.
     except Exception as error:
-        reason = str(error).partition("\n")[0]
-        raise InputError(path, f"it cannot be loaded ({reason})") from error
+        raise InputError(path, f"it cannot be loaded ({first_line(error)})") from error
     if not isinstance(table, dict):
         raise InputError(path, "it is one table without splits", expected="the splits train and test")
     if not {"train", "test"} <= set(table):

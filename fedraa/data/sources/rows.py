@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from fedraa.data.check import NUMBER_WORDS
 from fedraa.data.sources.image_files import ImageFormat, image_array, plain_image
 from fedraa.data.tree import Array, Tree, list_leaves, map_tree, refuse_masked, take_rows
-from fedraa.errors import InputError, locate_error
+from fedraa.errors import InputError, locate_error, one_line
+from fedraa.messages import Index
 from fedraa.reading import refuse_irregular_file
-
-Index = npt.NDArray[np.int64]
 
 
 class Rows(ABC):
@@ -99,7 +97,7 @@ class TorchRows(Rows):
                 item = self.dataset[row]
             # The user's data set can raise any exception.
             except Exception as error:
-                raise InputError(f"row {row}", f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+                raise InputError(f"row {row}", f"{type(error).__name__}: {one_line(error)}") from error
             if not isinstance(item, tuple | list) or len(item) != 2:
                 raise InputError(f"row {row}", got=item, expected="a pair of sample and label")
             pairs.append(item)

@@ -81,9 +81,5 @@ def mask_largest(params: Vector, spans: list[slice], density: float) -> Mask:
 
 def _find_spans(traced: Traced) -> list[slice]:
     names = find_maskable_names(traced)
-    layers = zip(traced.names, traced.shapes, traced.offsets, strict=True)
-    return [
-        slice(offset, offset + int(np.prod(shape)))
-        for name, shape, offset in layers
-        if name in names and len(shape) > 1
-    ]
+    layers = zip(traced.shapes, traced.places.items(), strict=True)
+    return [place for shape, (name, place) in layers if name in names and len(shape) > 1]

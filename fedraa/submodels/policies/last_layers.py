@@ -5,11 +5,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar
 
-import numpy as np
-
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.meter import find_backward_layers, measure_layers
-from fedraa.submodels.policies.policy import Capacities, Pure, RunContext, SubmodelSampler, WithCapacities
+from fedraa.submodels.policies.policy import (
+    TWENTIETHS,
+    Capacities,
+    Pure,
+    RunContext,
+    SubmodelSampler,
+    WithCapacities,
+)
 
 
 class LayerAssignments:
@@ -47,12 +52,10 @@ class LayerAssignments:
         traced = self._run.traced
         if count == len(self._layers):
             return Assignment(count, self._run.whole())
-        trained = self._trained(count)
-        sizes = [int(np.prod(shape)) for shape in traced.shapes]
         return Assignment(
             count,
             self._run.whole(),
-            np.repeat([name in trained for name in traced.names], sizes),
+            traced.mask_of(self._trained(count)),
             sends_mask=False,
             keeps_rest=True,
             mask_by_label=True,
@@ -74,11 +77,8 @@ class LastLayers(WithCapacities):
     capacities: Capacities = field(default_factory=lambda: Capacities((1.0, 0.85, 0.7, 0.55, 0.4)))
 
     full_width: ClassVar[bool] = True
-    shares: ClassVar[tuple[float, ...]] = tuple((np.arange(20, 0, -1) / 20).tolist())
-
-    @property
-    def cuts(self) -> bool:
-        return False
+    cuts: ClassVar[bool] = False
+    shares: ClassVar[tuple[float, ...]] = TWENTIETHS
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         layers = LayerAssignments(run)

@@ -202,9 +202,8 @@ def rank_parts(traced: Traced, params: Vector, names: Sequence[str], parts: int)
         parts: Number of parts of each tensor.
     """
     part = np.full(traced.size, -1, np.int8)
-    for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
+    for name, place in traced.places.items():
         if name in names:
-            size = int(np.prod(shape))
-            order = np.argsort(np.abs(params[offset : offset + size]), kind="stable")
-            part[offset + order] = np.arange(size) * parts // size
+            order = np.argsort(np.abs(params[place]), kind="stable")
+            part[place][order] = np.arange(len(order)) * parts // len(order)
     return part

@@ -27,8 +27,8 @@ AUTO = ("auto",)
 """A placeholder for capacity levels until the devices are known, from whose speeds the levels will follow."""
 MAX_CACHED_SUBMODELS = 8
 """Number of submodels that a run caches. The index of a submodel takes twice as much memory as its parameters."""
-
-
+TWENTIETHS: tuple[float, ...] = tuple((np.arange(20, 0, -1) / 20).tolist())
+"""The shares 1, 0.95 ... 0.05 for policies that can follow the speeds of the devices closely."""
 SHARES = "shares of the model over 0 and at most 1"
 
 

@@ -43,11 +43,7 @@ class SharedMask(SubmodelSampler):
 
     def __init__(self, run: RunContext, params: Vector, density: float, every: int, initial: int) -> None:
         names = find_maskable_names(run.traced)
-        self._spans = [
-            (offset, offset + int(np.prod(shape)))
-            for name, shape, offset in zip(run.traced.names, run.traced.shapes, run.traced.offsets, strict=True)
-            if name in names
-        ]
+        self._places = [place for name, place in run.traced.places.items() if name in names]
         self._whole = run.whole()
         self._density = density
         self._every = every
@@ -56,8 +52,9 @@ class SharedMask(SubmodelSampler):
         self._squares = np.zeros(run.traced.size, np.float32)
         self._rounds = 0
         self.mask: Mask = np.ones(run.traced.size, bool)
-        for start, end in self._spans:
-            self.mask[start:end] = select_largest(params[start:end], max(1, round(density * (end - start))))
+        for place in self._places:
+            count = max(1, round(density * (place.stop - place.start)))
+            self.mask[place] = select_largest(params[place], count)
         self._pruned = params.copy()
         params[~self.mask] = 0.0
 
@@ -92,17 +89,17 @@ class SharedMask(SubmodelSampler):
         mask = self.mask.copy()
         share = REMOVABLE * 0.5 ** (self._rounds / REMOVABLE_HALF_LIFE)
         candidates = np.zeros_like(mask)
-        places = 0
-        for start, end in self._spans:
-            present = start + np.flatnonzero(mask[start:end])
+        removed = 0
+        for place in self._places:
+            present = place.start + np.flatnonzero(mask[place])
             smallest = present[np.argsort(np.abs(params[present]), kind="stable")[: int(share * len(present))]]
-            candidates[start:end] = ~mask[start:end]
+            candidates[place] = ~mask[place]
             candidates[smallest] = True
             mask[smallest] = False
-            places += len(smallest)
+            removed += len(smallest)
         rivals = np.flatnonzero(candidates)
         importance = self._squares[rivals] / self._times[rivals]
-        mask[rivals[np.argsort(-importance, kind="stable")[:places]]] = True
+        mask[rivals[np.argsort(-importance, kind="stable")[:removed]]] = True
         return mask
 
 
@@ -116,14 +113,14 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
     if example is None:
         return times
     used = _count_positions(traced, example)
-    for name, shape, offset in zip(traced.names, traced.shapes, traced.offsets, strict=True):
-        times[offset : offset + int(np.prod(shape))] = used.get(name.rpartition(".")[0], 1.0)
+    for name, place in traced.places.items():
+        times[place] = used.get(name.rpartition(".")[0], 1.0)
     return times
 
 
 def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
     """Return, for each layer, the number of output positions of one sample, such as pixels."""
-    module = traced.make_skeleton(traced.widths(traced.full())).eval()
+    module = traced.make_full_skeleton().eval()
     samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}
 

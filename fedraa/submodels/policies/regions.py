@@ -61,6 +61,7 @@ class Arbitrary(SubmodelPolicy):
     redraw: bool = False
     capacities: Capacities | None = None
 
+    full_width: ClassVar[bool] = True
     shares: ClassVar[tuple[float, ...]] = (1.0, 0.75, 0.5, 0.25)
 
     def __post_init__(self) -> None:
@@ -70,8 +71,6 @@ class Arbitrary(SubmodelPolicy):
         if self.level != "L" or self.redraw:
             problem = "a level and capacities both set the number of regions that a client trains"
             raise InputError("capacities", problem, hint="leave out submodel.level and submodel.redraw")
-
-    full_width: ClassVar[bool] = True
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole = run.whole()

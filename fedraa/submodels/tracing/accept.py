@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from fedraa.data.tree import Tree, map_tree
-from fedraa.errors import InputError
+from fedraa.errors import InputError, first_line
 from fedraa.models.forward import forward
 from fedraa.submodels.cutting import copy_computed
 from fedraa.submodels.scripted import copy_scripts
@@ -120,7 +120,7 @@ def _compute_gradients(
             return outputs, torch.autograd.grad(sums, parameters, allow_unused=True)
     # The code of a module may raise any exception.
     except Exception as error:
-        raise InputError("module", f"{type(module).__name__} cannot be trained: {first_line(error)}") from error
+        raise InputError("module", f"{type(module).__name__} cannot be trained: {short_line(error)}") from error
 
 
 def copy_private(module: nn.Module, *, share: bool = False) -> nn.Module:
@@ -131,12 +131,12 @@ def copy_private(module: nn.Module, *, share: bool = False) -> nn.Module:
     try:
         return copy.deepcopy(module, copy_computed(module) | memo | copy_scripts(module))
     except (RuntimeError, TypeError, ValueError, NotImplementedError, AttributeError) as error:
-        raise InputError("module", f"{type(module).__name__} cannot be copied: {first_line(error)}") from error
+        raise InputError("module", f"{type(module).__name__} cannot be copied: {short_line(error)}") from error
 
 
-def first_line(error: BaseException, limit: int = 150) -> str:
+def short_line(error: BaseException, limit: int = 150) -> str:
     """Return the first line of an error's message, cut to `limit` characters."""
-    line = (str(error).strip() or type(error).__name__).splitlines()[0]
+    line = first_line(error)
     if isinstance(error, KeyError):
         # The message of a KeyError is only the key.
         line = f"KeyError: {line}"

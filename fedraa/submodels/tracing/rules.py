@@ -16,7 +16,7 @@ from typing import Any
 from fedraa.components.text import import_path_of
 from fedraa.errors import InputError
 from fedraa.submodels.tracing import attention_rules, layer_rules, product_rules, shape_rules
-from fedraa.submodels.tracing.accept import first_line
+from fedraa.submodels.tracing.accept import short_line
 from fedraa.submodels.tracing.recorder import Recorder, Rule, iterate_tensors
 
 _GROUPS: dict[Rule, str] = {
@@ -150,7 +150,7 @@ def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any
         rule(r, name, out, args, kwargs)
     # A custom rule may raise any exception.
     except Exception as error:
-        raise WrongRuleError(f"the rule of {name!r} fails: {first_line(error)}") from error
+        raise WrongRuleError(f"the rule of {name!r} fails: {short_line(error)}") from error
     if not all(map(r.has_labels, iterate_tensors(out))):
         raise WrongRuleError(f"the rule of {name!r} sets no labels for its result; call recorder.put(out, labels)")
     if not all(r.ties.owns_labels(r.labels(x)) for x in iterate_tensors(out)):

@@ -17,7 +17,7 @@ from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.resize import ZERO_MAKERS
 from fedraa.submodels.traced import Traced
-from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, copy_private, first_line
+from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, copy_private, short_line
 from fedraa.submodels.tracing.grouping import group_units
 from fedraa.submodels.tracing.modes import FunctionNames
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, iterate_tensors
@@ -188,7 +188,7 @@ def _record_run(
         if len(parts) > 3:
             parts[3:] = ["more"]
         batch = " and ".join(parts)
-        problem = f"a batch {batch} does not run through {type(module).__name__}: {first_line(error, 100)}"
+        problem = f"a batch {batch} does not run through {type(module).__name__}: {short_line(error, 100)}"
         raise InputError("example", problem) from error
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

@@ -21,7 +21,7 @@ from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.traced import IndexSet, Traced
-from fedraa.submodels.tracing.accept import first_line
+from fedraa.submodels.tracing.accept import short_line
 from fedraa.submodels.tracing.modes import FunctionNames, SilentUnits, WithoutDropout, in_double
 from fedraa.submodels.tracing.nonempty_mode import NonemptyMode
 from fedraa.submodels.tracing.recorder import iterate_tensors
@@ -108,7 +108,7 @@ class CutChecker:
                 break
         if known is None:
             kind = type(traced.module).__name__
-            problem = f"{kind} runs on it once, but not a second time ({first_line(failure, 100)})"
+            problem = f"{kind} runs on it once, but not a second time ({short_line(failure, 100)})"
             raise InputError("example", problem) from failure
         self._fills, self._double, self._input = known
         # Batch norms of two samples amplify rounding errors.
@@ -198,7 +198,7 @@ class CutChecker:
             results = self._run_modes(small, modes, back=bool(traced.sizes))
         # The module's code may raise any exception.
         except Exception as error:
-            failure = f"the code of the module fixes its width ({first_line(error, 80)})"
+            failure = f"the code of the module fixes its width ({short_line(error, 80)})"
         _set_parameters(base, values.zero_().index_put_((place,), chosen))
         try:
             expected = self._run_modes(base, modes)
@@ -208,7 +208,7 @@ class CutChecker:
             if self._fills:
                 self._fills = False
                 return self._find_difference(traced, outer, inner, number, modes)
-            return f"the full module does not run with random parameters ({first_line(error, 80)})"
+            return f"the full module does not run with random parameters ({short_line(error, 80)})"
         if failure:
             return failure
         if any(x.isnan().any() for x in expected):

@@ -55,7 +55,7 @@ def test_statistics_are_those_of_the_same_samples_in_memory(
         given = spec.evaluation_data
         assert len(given.x_train) == (
             90 if statistics == "all" and given.source is None else 0 if given.streamed else 50
-        )  # type: ignore[attr-defined]
+        )
         module = make_worker_spec(spec).evaluator(given, "cpu").prepare(spec.params)
         found.append({name: value.tolist() for name, value in module.state_dict().items() if "running" in name})
     assert found[0] == found[1]

@@ -139,7 +139,7 @@ def test_the_mean_is_exact_however_samples_are_batched(monkeypatch: pytest.Monke
     x, y = rng.normal(size=(2 * BATCH + 1, 2)).astype(np.float32), np.arange(2 * BATCH + 1) % 2
     dataset = Dataset("two", x, y, x, y, 2)
     spec = build_run(fl.Experiment(clients=2, fragments=1, hidden=(2,), metrics=(scale,)), dataset=dataset)
-    evaluator = Evaluator(spec.traced, spec.data, metrics=spec.metrics)
+    evaluator = Evaluator(spec.traced, spec.evaluation_data, metrics=spec.metrics)
     figure = evaluator.evaluate(spec.params).metrics["scale"]
     # Every second value is 1e8 in float32, the others 0.1 in float32: naive sums of 2,049 lose digits.
     expected = math.fsum(float(np.float32(0.1)) if label else 1e8 for label in y) / len(y)

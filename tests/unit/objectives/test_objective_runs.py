@@ -99,7 +99,7 @@ def test_nor_is_one_whose_square_is() -> None:
         # Every token except 0 has a loss of 600.
         model[-1].bias[0] = 600.0
     params = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
-    metrics = make_worker_spec(spec).evaluator(spec.data, "cpu").evaluate(params).metrics
+    metrics = make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu").evaluate(params).metrics
     assert 1e154 < metrics["client_worst"] < math.inf
 
 

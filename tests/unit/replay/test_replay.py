@@ -134,7 +134,8 @@ class Flaky(LocalExecutor):
 
 
 def local_pool(spec: Any, kind: type[LocalExecutor] = LocalExecutor) -> LocalExecutor:
-    return kind(make_worker_spec(spec).trainer("cpu"), make_worker_spec(spec).evaluator(spec.data, "cpu"), spec.data)
+    worker = make_worker_spec(spec)
+    return kind(worker.trainer("cpu"), worker.evaluator(spec.evaluation_data, "cpu"), spec.data)
 
 
 def test_retried_task_is_consistent(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import torch
 from refusals import refuses
 from torch import nn
 
-from fedraa.submodels import draw_bernoulli, random_parts, select_by_magnitude
+from fedraa.submodels import draw_bernoulli, random_parts
 from fedraa.submodels.tracing.trace import trace_module
 
 # The sizes of the parameters are 12, 3, 6 and 2.
@@ -23,18 +23,6 @@ def test_bernoulli_other_generator_draws_another_mask() -> None:
         assert abs(share - p) < 4 * np.sqrt(p * (1 - p) / d)
     with refuses("p", got=0):
         draw_bernoulli(TRACED, 0, rng)
-
-
-def test_magnitude_selects_by_rank() -> None:
-    values = np.array([-4.0, 1.0, 3.0, -2.0, 0.0, 6.0, -5.0, 7.0], np.float32)
-    # The ranks of the absolute values are 4, 1, 3, 2, 0, 6, 5, 7.
-    assert np.flatnonzero(select_by_magnitude(values, 0.75, 1)).tolist() == [5, 7]
-    assert np.flatnonzero(select_by_magnitude(values, 0.25, 0.5)).tolist() == [2, 3]
-    quarters = [select_by_magnitude(values, q / 4, (q + 1) / 4) for q in range(4)]
-    assert np.sum(quarters, axis=0).tolist() == [1] * 8
-    assert select_by_magnitude(np.zeros(4, np.float32), 0.5, 1).tolist() == [False, False, True, True]
-    with refuses("low, high", got=(0.5, 0.5)):
-        select_by_magnitude(values, 0.5, 0.5)
 
 
 def test_random_parts_divide_the_named_parameters() -> None:
