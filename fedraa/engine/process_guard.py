@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 
@@ -46,14 +46,15 @@ def refuse_nested_run() -> None:
 def exclusive_process() -> Iterator[None]:
     """Let only one thread at a time execute the `with` block. Afterwards restore the settings that a run changes.
 
-    These settings are torch's default dtype, number of threads and deterministic mode, and the global random generators
-    of Python, NumPy and torch.
+    These settings are torch's default dtype, precision of float32 products, number of threads and deterministic mode,
+    and the global random generators of Python, NumPy and torch. In the block, the settings that change the values of a
+    model have torch's defaults, because the same seed gives the same bits in every process.
     """
     if not _guard.lock.acquire(blocking=False):
         _log_first_wait()
         _guard.lock.acquire()
     try:
-        with _unchanged_settings(), ItemGenerators().restore_afterwards():
+        with _unchanged_settings(), _default_settings(), ItemGenerators().restore_afterwards():
             yield
     finally:
         _guard.lock.release()
@@ -84,6 +85,7 @@ def run_alone() -> Iterator[None]:
 @contextmanager
 def _unchanged_settings() -> Iterator[None]:
     default_type = torch.get_default_dtype()
+    precision = torch.get_float32_matmul_precision()
     threads = torch.get_num_threads()
     algorithms = torch.get_deterministic_debug_mode()
     # torch defines this attribute when the module is imported.
@@ -96,6 +98,7 @@ def _unchanged_settings() -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(default_type)
+        torch.set_float32_matmul_precision(precision)
         torch.set_num_threads(threads)
         # The mode is set only if it changed, because setting it can import much of PyTorch.
         if torch.get_deterministic_debug_mode() != algorithms:
@@ -103,3 +106,20 @@ def _unchanged_settings() -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
         if on_gpu is not None:
             torch.cuda.set_rng_state_all(on_gpu)
+
+
+@contextmanager
+def _default_settings() -> Iterator[None]:
+    """Execute the `with` block with torch's defaults for dtype, device, gradients, autocast and precision."""
+    torch.set_default_dtype(torch.float32)
+    torch.set_float32_matmul_precision("highest")
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        # The context of a device makes every call of torch slower, so it is entered only if it is needed.
+        if torch.get_default_device().type != "cpu":
+            stack.enter_context(torch.device("cpu"))
+        yield

@@ -225,9 +225,7 @@ def refuse_misfit(
     # A user-defined model may raise any exception.
     except Exception as error:
         reason = one_line(error)[:_LONGEST_REASON] or type(error).__name__
-        hint = _hint_for_error(error)
-        if any(part.dtype == torch.int64 for part in list_leaves(batch)):
-            hint += "; integers [samples, length] count as tokens, so convert features with x.astype('float32')"
+        hint = _hint_for_error(error, any(part.dtype == torch.int64 for part in list_leaves(batch)))
         raise InputError(field, f"it does not take samples {shapes}: {reason}", hint=hint) from error
     finally:
         for part, training in modes:
@@ -237,12 +235,22 @@ def refuse_misfit(
         raise InputError(field, f"it {problem}")
 
 
-def _hint_for_error(error: Exception) -> str:
+def _hint_for_error(error: Exception, has_tokens: bool) -> str:
+    """Return the hint of an error of a model's forward. `has_tokens` is True if an input has int64 values."""
     if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
         return "name the inputs of the data set like the arguments of the model's forward"
     if isinstance(error, TypeError) and "positional argument" in str(error):
         return "use one input of the data set for each argument of the model's forward, in a tuple or a dict"
-    return "change the first layers of the model, or the shape of the samples"
+    if isinstance(error, IndexError) and has_tokens and "out of range in self" in str(error):
+        return (
+            "expected tokens below the num_embeddings of the model's embedding; make it larger, or renumber the tokens"
+        )
+    if "argument #1 'indices'" in str(error):
+        return "an embedding takes integers; pass tokens as x.astype('int64')"
+    hint = "change the first layers of the model, or the shape of the samples"
+    if has_tokens:
+        hint += "; integers [samples, length] count as tokens, so convert features with x.astype('float32')"
+    return hint
 
 
 def _check_for_logits(batch: Tree, classes: int) -> Callable[[Any], str | None]:

@@ -1,7 +1,9 @@
 """Runs in threads of one process take turns, and restore the settings of the process."""
 
 import random
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,11 @@ def settings() -> list[Any]:
         torch.get_default_dtype(),
         torch.get_num_threads(),
         torch.get_deterministic_debug_mode(),
+        torch.get_float32_matmul_precision(),
+        torch.get_default_device(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
         torch.get_rng_state().tolist(),
         random.getstate(),
         numpy[1].tolist(),  # type: ignore[union-attr]
@@ -62,6 +69,44 @@ def test_a_run_leaves_the_process_as_it_was_even_if_it_fails(tmp_path: Path) -> 
     with pytest.raises(RuntimeError, match="mine"):
         fl.run(callbacks=[Failing()], rounds=1, out=tmp_path / "run", **SMALL)
     assert settings() == before
+
+
+@contextmanager
+def default_dtype() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def low_precision() -> Iterator[None]:
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+CALLERS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "default dtype": default_dtype,
+    "low precision": low_precision,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no gradients": torch.no_grad,
+    "inference": torch.inference_mode,
+    "default device": lambda: torch.device("meta"),
+}
+
+
+@pytest.mark.parametrize("caller", CALLERS)
+def test_settings_of_torch_of_the_caller_do_not_change_a_run(tmp_path: Path, caller: str) -> None:
+    plain = fl.run(rounds=1, out=tmp_path / "plain", **SMALL).summary["model_sha256"]
+    with CALLERS[caller]():
+        before = settings()
+        found = fl.run(rounds=1, out=tmp_path / "within", **SMALL).summary["model_sha256"]
+        assert settings() == before
+    assert found == plain
 
 
 def test_a_run_inside_a_run_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedraa import Experiment
 from fedraa.models import MODELS, Scaler, build_model, reestimate_statistics, set_scaler_rate
+from fedraa.models.build import refuse_misfit
 from fedraa.models.resnet import group_norm
 from fedraa.models.vit import Attention
 
@@ -319,3 +320,12 @@ def test_a_path_that_cannot_be_imported_is_refused(name):
 def test_options_that_do_not_fit_the_model_are_refused(name, options, shape, field, shown):
     with refuses(field, shown):
         build_model(name, torch.zeros(2, *shape), 10, **options)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shown"), [(torch.tensor([[6, 1]]), "num_embeddings"), (torch.tensor([[0.5, 1.0]]), "x.astype('int64')")]
+)
+def test_samples_that_an_embedding_does_not_take_are_refused_with_the_remedy(tokens, shown):
+    with refuses("model", shown) as caught:
+        refuse_misfit("model", nn.Embedding(6, 4), tokens, lambda _: None)
+    assert "float32" not in str(caught.value)
