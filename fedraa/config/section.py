@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, PlainSerializer, SkipValidation, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, SkipValidation, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core.core_schema import ValidationInfo
 
@@ -28,6 +28,10 @@ else:
     # The user writes texts PATH=VALUE on the command line, and a mapping in Python code or a file. The field holds a
     # mapping in both cases.
     Override = Annotated[tuple[str, ...], SkipValidation, PlainSerializer(_written_values, when_used="json")]
+
+
+# A path may also be a text.
+PathText = Annotated[Path, Field(strict=False)]
 
 
 class Section(BaseModel):

@@ -11,14 +11,12 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, NonNegativeInt, field_validator, model_validator
 
 from fedraa.config.overrides import read_overrides
-from fedraa.config.section import Component, Override, Section
+from fedraa.config.section import Component, Override, PathText, Section
 from fedraa.errors import InputError
 from fedraa.numbers import AtLeastOne, Count, Decay, NotNegative, Positive, Share, UpToOne
 
 DEFAULT_CLIENTS = 10
 DEFAULT_ATTACKERS = 0.2
-# A path may also be a text.
-PathText = Annotated[Path, Field(strict=False)]
 ADDRESS = re.compile(r"auto|(ray://)?([\w.-]+|\[[\w.:]+\]):\d{1,5}")
 
 
