@@ -161,7 +161,8 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
 
 def choice_text(choice: object) -> str:
     """Return one part of a method (submodel, local, update or schedule) as text: its class and non-default settings."""
-    assert is_dataclass(choice)
+    if not is_dataclass(choice):
+        return type(choice).__name__
     texts = []
     for item in fields(choice):
         value = getattr(choice, item.name)
@@ -181,8 +182,8 @@ def _choices_by_axis(method: Method) -> list[tuple[str, object]]:
 
 
 def _choice_fields(choice: object) -> dict[str, object]:
-    assert is_dataclass(choice)
-    assert not isinstance(choice, type)
+    if not is_dataclass(choice) or isinstance(choice, type):
+        return {}
     return asdict(choice)
 
 

@@ -7,6 +7,7 @@ from math import inf
 from numbers import Real
 from typing import Any, TypeVar
 
+from fedraa.components.user_code import find_user_code
 from fedraa.errors import InputError, StructuredError
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ def convert_errors(where: str, part: object) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         name = getattr(part, "__qualname__", type(part).__qualname__)
         problem = f"{name} failed with {type(error).__name__}: {one_line(error)}"
-        raise InputError(where, problem, hint=f"correct {name}") from error
+        raise InputError(where, problem, hint=f"correct {find_user_code(error) or name}") from error
 
 
 def change_in_place(

@@ -1,0 +1,42 @@
+"""The error about a user's module names the line that fails and the right next step."""
+
+from pathlib import Path
+
+import pytest
+
+from fedraa.components.calls import convert_errors
+from fedraa.components.imports import import_object
+from fedraa.errors import InputError
+
+NOT_FOUND = "run in the folder of the module, or install it"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "hint"),
+    [
+        ("raises_value", "\nraise ValueError('bad')\n", "correct raises_value.py, line 2"),
+        ("raises_input", "import fedraa as fl\nfl.method('fedasync').replace(momentum='x')\n", "line 2"),
+        ("in_function", "def f():\n    return {}['a']\n\nf()\n", "correct f (in_function.py, line 2)"),
+        ("needs_other", "import a_package_that_is_not_here\n", NOT_FOUND),
+    ],
+)
+def test_module_that_fails_names_the_next_step(
+    name: str, code: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{name}.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(InputError) as caught:
+        import_object("method", f"{name}:X")
+    assert caught.value.hint.endswith(hint)
+
+
+class Broken:
+    def choose(self) -> object:
+        return {}["missing"]
+
+
+def test_component_that_fails_names_its_line() -> None:
+    with pytest.raises(InputError) as caught, convert_errors("scheduler", Broken()):
+        Broken().choose()
+    line = Broken.choose.__code__.co_firstlineno + 1
+    assert caught.value.hint == f"correct Broken.choose (test_imports.py, line {line})"
