@@ -181,8 +181,8 @@ def _recurrent_backward_flops(*shapes: Any, **_: object) -> int:
     return 2 * _recurrent_flops(*shapes)
 
 
-# Torch has no FLOP formulas for attention and LSTMs on a CPU and for the matrix products of experts. Its formula for the backward
-# pass of a convolution ignores groups.
+# Torch has no FLOP formulas for attention and LSTMs on a CPU and for the matrix products of experts. Its formula for
+# the backward pass of a convolution ignores groups.
 _MISSING_FORMULAS = {
     torch.ops.aten._grouped_mm: _grouped_product_flops,
     torch.ops.aten.convolution_backward: _convolution_backward_flops,
