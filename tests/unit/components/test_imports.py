@@ -1,12 +1,16 @@
 """The error about a user's module names the line that fails and the right next step."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import fedraa as fl
 from fedraa.components.calls import convert_errors
 from fedraa.components.imports import import_object
 from fedraa.errors import InputError
+from fedraa.server.async_rule import AsyncModel
 
 NOT_FOUND = "run in the folder of the module, or install it"
 
@@ -40,3 +44,16 @@ def test_component_that_fails_names_its_line() -> None:
         Broken().choose()
     line = Broken.choose.__code__.co_firstlineno + 1
     assert caught.value.hint == f"correct Broken.choose (test_imports.py, line {line})"
+
+
+class Adds(fl.AsyncRule):
+    def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
+        model.params += 1
+        return fl.ApplyResult(1.0)
+
+
+def test_assignment_to_the_model_of_a_rule_names_the_change_in_place() -> None:
+    rule = Adds()
+    with pytest.raises(InputError) as caught, convert_errors("async_rule", rule):
+        rule.apply_update(None, AsyncModel(np.zeros(2, np.float32), clients=1, fragments=1))
+    assert "params[:]" in caught.value.hint
