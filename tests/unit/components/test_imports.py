@@ -36,7 +36,7 @@ def test_module_that_fails_names_the_next_step(
 
 class Broken:
     def choose(self) -> object:
-        return {}["missing"]
+        raise KeyError("missing")
 
 
 def test_component_that_fails_names_its_line() -> None:
