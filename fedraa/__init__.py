@@ -44,6 +44,7 @@ Custom components (pass a name, "package.module:Name", or an object):
     LocalAlgorithm   trains a task in its own way, for example a personal model beside the global one
     KeptBuffer       values that each client keeps between its tasks
     Mean             the server's update of a method in rounds, with an aggregator, an optimizer and a RoundState
+    AsyncSchedule    the schedule of a method that applies each client update at once
     RoundState       state of a method in rounds besides the model, at the server or for each client
     Compressor       compresses the deltas that clients send
     Partitioner      assigns every sample to a client
@@ -111,6 +112,7 @@ if TYPE_CHECKING:
     from fedraa.server.optimizers import ServerOptimizer
     from fedraa.server.round_state import RoundState
     from fedraa.server.round_update import Mean
+    from fedraa.server.schedule import AsyncSchedule
     from fedraa.server.staleness import StalenessWeight
     from fedraa.submodels.policies.policy import SubmodelPolicy
     from fedraa.submodels.tracing.rules import tracing_rules
@@ -123,6 +125,7 @@ __all__ = [
     "Aggregator",
     "ApplyResult",
     "AsyncRule",
+    "AsyncSchedule",
     "Attack",
     "Callback",
     "Compressor",
@@ -181,6 +184,7 @@ __all__ = [
 _HOMES = {
     "Aggregator": "fedraa.aggregation.aggregator",
     "AsyncRule": "fedraa.server.async_rule",
+    "AsyncSchedule": "fedraa.server.schedule",
     "Attack": "fedraa.attacks.attack",
     "CSV": "fedraa.callbacks",
     "Callback": "fedraa.callbacks",

@@ -2,33 +2,16 @@
 
 import signal
 import sys
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import TextIO
 
+from fedraa.components.user_code import find_user_code
 from fedraa.engine import stop_signals
 from fedraa.errors import Inconsistent, PromiseBroken, RunFailed, RunWarning
 
-BUILT_IN = {"__main__", "actors", "benchmarks", "fedraa", "schedulers"}
-DEPENDENCIES = {
-    "matplotlib",
-    "numpy",
-    "pandas",
-    "pydantic",
-    "ray",
-    "rich",
-    "scipy",
-    "sklearn",
-    "torch",
-    "torchvision",
-    "tyro",
-}
 TERMINATED = "stopped by SIGTERM"
-# Packages that the user did not write.
-LIBRARIES = BUILT_IN | DEPENDENCIES | sys.stdlib_module_names
 
 
 @contextmanager
@@ -104,18 +87,3 @@ def _print_error(text: str, error: BaseException, code: int) -> int:
     line = " ".join("; ".join((text, *getattr(error, "__notes__", ()))).split())
     sys.stderr.write(f"fedraa: {line}\n")
     return code
-
-
-def find_user_code(error: BaseException) -> str | None:
-    """Return the name, file and line of the innermost function that is the user's code.
-
-    Returns None if the traceback has no code of the user.
-    """
-    places = [
-        f"{frame.f_code.co_qualname} ({Path(frame.f_code.co_filename).name}, line {line})"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__")).partition(".")[0] not in LIBRARIES
-    ]
-    if not places:
-        return None
-    return places[-1]

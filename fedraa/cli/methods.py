@@ -160,7 +160,8 @@ def custom_components(module: ModuleType) -> list[tuple[str, str, str]]:
 
 def choice_text(choice: object) -> str:
     """Return one part of a method (submodel, local, update or schedule) as text: its class and non-default settings."""
-    assert is_dataclass(choice)
+    if not is_dataclass(choice):
+        return type(choice).__name__
     texts = []
     for item in fields(choice):
         value = getattr(choice, item.name)
@@ -181,6 +182,8 @@ def _json_row(name: str, method: Method) -> dict[str, Any]:
 
 
 def _choice_fields(choice: object) -> dict[str, Any]:
-    assert is_dataclass(choice)
-    assert not isinstance(choice, type)
-    return {"kind": type(choice).__name__, **asdict(choice)}
+    kind = {"kind": type(choice).__name__}
+    # A custom rule may be a plain class.
+    if not is_dataclass(choice) or isinstance(choice, type):
+        return kind
+    return kind | asdict(choice)

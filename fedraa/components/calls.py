@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import FrozenInstanceError
 from math import inf
 from numbers import Real
 from typing import Any, TypeVar
 
+from fedraa.components.user_code import find_user_code
 from fedraa.errors import InputError, StructuredError, one_line
 
 T = TypeVar("T")
@@ -25,7 +27,10 @@ def convert_errors(where: str, part: object) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         name = getattr(part, "__qualname__", type(part).__qualname__)
         problem = f"{name} failed with {type(error).__name__}: {one_line(error)}"
-        raise InputError(where, problem, hint=f"correct {name}") from error
+        hint = f"correct {find_user_code(error) or name}"
+        if isinstance(error, FrozenInstanceError):
+            hint = f"change an array by its items, as in params[:] += x; {hint}"
+        raise InputError(where, problem, hint=hint) from error
 
 
 def change_in_place(

@@ -9,6 +9,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from fedraa.components.user_code import find_user_code
 from fedraa.errors import InputError, one_line
 
 _PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*")
@@ -75,10 +76,11 @@ def import_user_module(where: str, module: str, path: str = "") -> ModuleType:
     """
     try:
         return sys.modules[module] if module == "__main__" else import_module(module)
-    except (ImportError, ValueError) as error:
+    except ImportError as error:
         hint = "run in the folder of the module, or install it"
         raise InputError(where, f"it cannot be imported: {error}", got=path or module, hint=hint) from None
     # The user's module can raise any exception.
     except (Exception, SystemExit) as error:
         problem = f"it cannot be imported: {type(error).__name__}: {one_line(error)}"
-        raise InputError(where, problem, got=path or module, hint=f"correct {module}") from error
+        hint = f"correct {find_user_code(error) or module}"
+        raise InputError(where, problem, got=path or module, hint=hint) from error

@@ -98,9 +98,13 @@ class Method:
         schedule = type(self.schedule).__name__
         policy = type(self.submodel).__name__
         if self.update.asynchronous != self.schedule.asynchronous:
-            kind = "single client updates" if self.update.asynchronous else "rounds"
+            kind, fitting = "rounds", "schedule=fedraa.method('fedavg').schedule"
+            if self.update.asynchronous:
+                kind, fitting = "single client updates", "schedule=fedraa.AsyncSchedule()"
             problem = f"{self.name} has the update {update}, which needs {kind}, but the schedule {schedule} has none"
-            raise InputError("method", problem, hint="give an update and a schedule of the same kind")
+            raise InputError(
+                "method", problem, hint=f"give an update and a schedule of the same kind, such as {fitting}"
+            )
         if self.submodel.scheduled > self.schedule.scheduled:
             problem = f"{self.name} has {policy}, which needs a scheduler, but {schedule} has none"
             raise InputError("method", problem, hint="give AsyncSchedule or ScheduledRounds")

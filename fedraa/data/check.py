@@ -191,6 +191,9 @@ def check_inputs(arrays: Mapping[str, Array]) -> None:
     """Raise InputError if x_train or x_test is malformed or has another length than its targets."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
+        if x.dtype.kind in "OSU":
+            hint = "for text, pass the numbers of its words or characters, as integers [samples, length]"
+            raise InputError(f"x_{split}", got=x, expected="numbers", hint=hint)
         if x.ndim < 2 or 0 in x.shape:
             raise InputError(f"x_{split}", got=x, expected="an array [samples, ...] with at least one value")
         if x.dtype.kind not in "fiu":

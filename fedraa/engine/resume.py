@@ -298,7 +298,12 @@ def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) ->
             _check_harder_target(value, Target(**before), spec.limits.target)
         elif now[StopOptions.LIMITS[name]] <= before:
             expected = f"more than {before:g}, the limit of the run"
-            raise InputError(name, got=value, expected=expected, hint="give a larger value")
+            raise InputError(
+                name,
+                got=value,
+                expected=expected,
+                hint="give a larger value, or leave it out to continue an interrupted run",
+            )
     if (history.directory / SUMMARY).exists():
         reason = history.summary["reason"]
         if reason not in {StopOptions.LIMITS[name] for name in longer}:

@@ -163,13 +163,33 @@ def _grouped_product_flops(left: Sequence[int], right: Sequence[int], *_: object
     return 2 * math.prod(left) * right[-1]
 
 
-# Torch has no FLOP formulas for attention on a CPU and for the matrix products of experts. Its formula for the backward
-# pass of a convolution ignores groups.
+def _recurrent_flops(
+    x: Sequence[int], input_weight: Sequence[int], hidden_weight: Sequence[int], *_: object, **__: object
+) -> int:
+    """Return the FLOPs of one direction of one recurrent layer.
+
+    Args:
+        x: Shape of the input, `[steps, b, inputs]`.
+        input_weight: Shape of the weight of the input, `[gates * hidden, inputs]`.
+        hidden_weight: Shape of the weight of the last hidden state, `[gates * hidden, hidden]`.
+    """
+    return 2 * math.prod(x[:2]) * (math.prod(input_weight) + math.prod(hidden_weight))
+
+
+def _recurrent_backward_flops(*shapes: Any, **_: object) -> int:
+    # The gradients of the weights, and those of the inputs and the hidden states.
+    return 2 * _recurrent_flops(*shapes)
+
+
+# Torch has no FLOP formulas for attention and LSTMs on a CPU and for the matrix products of experts. Its formula for
+# the backward pass of a convolution ignores groups.
 _MISSING_FORMULAS = {
     torch.ops.aten._grouped_mm: _grouped_product_flops,
     torch.ops.aten.convolution_backward: _convolution_backward_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+    torch.ops.aten.mkldnn_rnn_layer: _recurrent_flops,
+    torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent_backward_flops,
 }
 _FORMULAS = flop_registry | {
     operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]

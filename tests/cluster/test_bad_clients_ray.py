@@ -72,8 +72,8 @@ def test_the_same_run_as_in_one_process(flags: dict[str, Any], warm_workers: tup
     local = run(tmp_path / "local", **{name: value for name, value in flags.items() if name != "server_shards"})
     same(run(tmp_path / "ray", warm_workers, **flags).directory, local)
     if "gradient_transforms" in flags:
-        what = {line["error"] for line in local.lines() if line["kind"] == "drop"}
-        assert what == {
+        (what,) = {line["error"] for line in local.lines() if line["kind"] == "drop"}
+        assert what.startswith(
             "InputError: gradient_transforms: Wary failed with ArithmeticError: a gradient is not finite and more; "
-            "correct Wary"
-        }
+            "correct Wary.apply ("
+        )

@@ -1,5 +1,8 @@
 """The page of one method: every value has a meaning, and an unset value names its default."""
 
+import json
+from textwrap import dedent
+
 import pytest
 
 from fedraa.cli.main import main
@@ -36,3 +39,22 @@ def test_the_page_of_a_method_has_its_formula_its_use_and_its_papers_settings(ca
     page = " ".join(capsys.readouterr().out.split())
     for text in (method.formula, method.when, method.paper_settings.source, "buffer_size 5", "update.delay_limit 1"):
         assert text in page
+
+
+def test_methods_lists_a_module_whose_rule_is_no_dataclass(tmp_path, monkeypatch, capsys):
+    code = """
+        import fedraa as fl
+
+        class Fading(fl.AsyncRule):
+            def apply_update(self, update, model):
+                return fl.ApplyResult(0.0)
+
+        FADING = fl.method("fedasync").replace(async_rule=Fading())
+    """
+    (tmp_path / "listed_rule.py").write_text(dedent(code))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["methods", "listed_rule"]) == 0
+    assert "listed_rule:FADING" in capsys.readouterr().out
+    assert main(["methods", "listed_rule", "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["listed_rule:FADING"]["update"] == {"kind": "Fading"}

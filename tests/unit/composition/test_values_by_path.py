@@ -158,3 +158,10 @@ def test_fields_of_a_custom_component_are_paths() -> None:
     assert (value_at(changed, "update.depth"), value_at(changed, "update.mixing")) == ("three", None)
     with refuses("update.participation_correction", got=-1):
         method.replace(**{"update.participation_correction": -1})
+
+
+def test_method_of_an_async_rule_names_the_schedule_that_it_needs() -> None:
+    rule = fl.method("fedasync").update
+    with pytest.raises(ValueError, match="AsyncSchedule"):
+        fl.Method(name="mine", update=rule)
+    assert fl.Method(name="mine", update=rule, schedule=fl.AsyncSchedule()).asynchronous

@@ -42,6 +42,7 @@ class MaskedRows(fl.Rows):
         ({"y_test": NAN_Y.astype(np.float32)}, "y_test row 3", "nan"),
         ({"y_train": np.where(np.arange(12) == 3, np.inf, Y)}, "y_train", "float64"),
         ({"x_train": X > 0, "x_test": X > 0}, "x_train", "x.astype('float32')"),
+        ({"x_train": np.array(["two words"] * 12), "x_test": np.array(["a"] * 12)}, "x_train", "[samples, length]"),
         ({"y_test": Y + 1}, "y_test", "3"),
         ({"y_train": Y + 10}, "y_train", "12"),
     ],

@@ -1,10 +1,12 @@
 """Costs of a cut against sums computed by hand."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedraa.submodels import measure_cost, take_prefix
+from fedraa.submodels.meter import measure_step
 from fedraa.submodels.tracing.trace import trace_module
 
 
@@ -70,3 +72,16 @@ def test_flops_of_attention() -> None:
     scores = 2 * 8 * 5 * 5 * 2
     # The forward pass has two products. The backward pass computes the scores again and the gradients of both.
     assert measure_cost(traced, traced.widths(traced.full()), x).flops == linear + (2 + 1 + 4) * scores
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("directions", [1, 2])
+def test_flops_of_an_lstm(layers: int, directions: int) -> None:
+    length, width, hidden = 7, 6, 5
+    lstm = nn.LSTM(width, hidden, num_layers=layers, bidirectional=directions == 2, batch_first=True)
+    x = torch.randn(4, length, width, requires_grad=True)
+    # A step multiplies its input and the last hidden state by four gates. A later layer reads all directions.
+    inputs = [width, *[directions * hidden] * (layers - 1)]
+    forward = 2 * length * directions * sum(4 * hidden * (size + hidden) for size in inputs)
+    # The backward pass computes the gradients of the weights and of the inputs.
+    assert measure_step(lstm, x).flops == 3 * forward

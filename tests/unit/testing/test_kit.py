@@ -275,7 +275,9 @@ def test_changing_what_was_given() -> None:
     only(InPlace("new"), GIVEN, "InPlace ", " update.new")
     # In a run this buffer is read-only, because other code reads it later.
     (failure,) = fl.check(InPlace("sent")).failures
-    assert re.search(r"InPlace .*ValueError: .*read-only; correct InPlace$", failure)
+    assert re.search(
+        r"InPlace .*ValueError: .*read-only; correct InPlace.apply_update \(test_kit.py, line \d+\)$", failure
+    )
     only(Claims(), RUNS, "Claims ", "ValueError", "read-only")
 
 
