@@ -3,7 +3,7 @@
 from claim_rows import claims_of, read_rows
 from papers import paper_of
 
-from fedraa.cli.methods import AXES, choice_text
+from fedraa.cli.methods import choice_text
 from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
 from fedraa.methods.depthfl import FirstBlocks
@@ -83,7 +83,7 @@ def _card(method: Method) -> str:
     differs = method.note and paper_of(method) is not None
     note = f" Difference from the paper: {method.note}." if differs else ""
     claims = claims_of(name, read_rows())
-    choices = "\n".join(f"| {NAMES[axis]} | `{choice_text(getattr(method, axis))}` |" for axis in AXES)
+    choices = "\n".join(f"| {NAMES[axis]} | `{choice_text(choice)}` |" for axis, choice in method.choices().items())
     return "\n\n".join(
         [
             f"### {name}",

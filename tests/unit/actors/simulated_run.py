@@ -121,9 +121,7 @@ class SimulatedRun:
             experiment=experiment,
             evaluation_data=None,
             data=SimpleNamespace(source=None),
-            limits=None,
-            metric_spec=None,
-            method=SimpleNamespace(asynchronous=True),
+            make_start=lambda directory, resumed: SimpleNamespace(),
         )
         self.spec.without_training_rows = lambda: self.spec
         self.setting = Setting(

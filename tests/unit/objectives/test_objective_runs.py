@@ -64,7 +64,7 @@ def test_a_regression_learns(limit: dict[str, Any], tmp_path: Path) -> None:
     assert "accuracy" not in history.summary
     assert history.metric_spec == MetricSpec(("mse", "mae", "r2"), "mse", ("mse", "mae"))
     assert "consistent" in fl.replay(history.directory)
-    assert read_status(history.directory).accuracy == evals["mse"].iloc[-1]
+    assert read_status(history.directory).value == evals["mse"].iloc[-1]
     assert ", mse " in repr(history)
 
 

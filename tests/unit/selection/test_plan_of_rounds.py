@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedraa.cli.plan_outlook import _round_duration
+from fedraa.cli.plan_outlook import FirstRound, _round_duration
 from fedraa.devices.availability import Timing
 from fedraa.server.schedule import Rounds
 
@@ -25,4 +25,4 @@ COSTS = (1.0, 2.0, 4.0, 9.0)
 def test_duration_of_a_round(schedule: Rounds, duration: float) -> None:
     spec: Any = SimpleNamespace(method=SimpleNamespace(schedule=schedule), timing=Timing(0, 0.1))
     tasks: Any = [SimpleNamespace(client=client, cost=cost) for client, cost in enumerate(COSTS)]
-    assert _round_duration(spec, tasks, total=4) == duration
+    assert _round_duration(spec, FirstRound(tasks, total=4, down=[], energies=[])) == duration

@@ -100,7 +100,7 @@ def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> N
     shard = Shard(np.zeros(2, np.float32), [np.arange(2)], norms=False)
     sent, good, other = (np.full(2, value, np.float32) for value in (0, 1, 9))
     refused = shard.receive(7, "a", sent, np.array([np.nan, 1], np.float32))
-    assert (refused.wrong, refused.bad, refused.squared) == (None, 1, 0.0)
+    assert (refused.wrong, refused.not_finite, refused.squared) == (None, 1, 0.0)
     assert shard.receive(7, "b", sent, np.zeros(3, np.float32)) == Receipt("b", wrong="have the shape (3,), not (2,)")
     assert shard.pushes == 0
     for name, piece in (("c", good), ("d", other)):
