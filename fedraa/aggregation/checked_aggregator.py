@@ -66,7 +66,12 @@ class BoundAggregator(Stateful):
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         with convert_errors("aggregator", self._part):
-            delta, moved = self._part.finish(totals)
+            result: Any = self._part.finish(totals)
+        if not isinstance(result, tuple) or len(result) != 2:
+            problem = f"{type(self._part).__name__}.finish returned a wrong value"
+            expected = "the delta [d] and the mask [d] of the coordinates that it moves"
+            raise InputError("aggregator", problem, got=result, expected=expected)
+        delta, moved = result
         for name, array, kind in (("delta", delta, np.float32), ("moved", moved, np.bool_)):
             if not isinstance(array, np.ndarray) or array.shape != (self._size,) or array.dtype != kind:
                 problem = f"{type(self._part).__name__}.finish returned a wrong value as {name}"

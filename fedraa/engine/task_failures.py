@@ -91,14 +91,17 @@ def check_clients_left(bad: BadClients, task: Task, fault: Fault, clients: int) 
         problem = f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}"
         raise _last_error(fault, f"client {task.client}", problem, hint)
     last = f"the last, client {task.client} with task {task.id}"
+    hint = ""
+    if "not finite" in fault.error:
+        hint = "if training diverges, give a smaller --lr, or --clip 1; scale large targets of a regression"
     if len(bad.left_out) == clients:
         failed = f"all {len(bad.left_out)} clients failed {bad.retries + 1} times in a row"
-        raise _last_error(fault, "clients", f"{failed}; {last}")
+        raise _last_error(fault, "clients", f"{failed}; {last}", hint)
     if bad.hopeless:
-        raise _last_error(fault, "clients", f"the first {MAX_FIRST_FAILURES} clients all failed; {last}")
+        raise _last_error(fault, "clients", f"the first {MAX_FIRST_FAILURES} clients all failed; {last}", hint)
 
 
-def _last_error(fault: Fault, field: str, problem: str, hint: str = "") -> StructuredError:
+def _last_error(fault: Fault, field: str, problem: str, hint: str) -> StructuredError:
     """Return the InputError of the last failure with the problem as a note, or RunFailed if it has no InputError."""
     if fault.input_error is None:
         return RunFailed(field, f"{problem}: {fault.error}", hint=hint)

@@ -220,6 +220,11 @@ def test_it_goes_with_all_else(flags: dict[str, Any], spoil: Callable[..., None]
     assert np.isfinite(history.evals["loss"]).all()
 
 
+def test_if_training_diverges_for_all_clients_the_error_names_remedies(tmp_path: Path) -> None:
+    with refuses("clients", "all 4", "not finite", "--lr", "--clip", error=RunFailed):
+        execute("fedavg", tmp_path / "run", lr=1e30)
+
+
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg", "ram-fed", "fed-raa-sync"])
 def test_run_in_which_every_client_fails_ends_and_names_the_last(
     method: str, spoil: Callable[..., None], tmp_path: Path

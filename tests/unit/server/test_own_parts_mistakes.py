@@ -120,6 +120,10 @@ IN_A_RUN = [
         "aggregator: .*Odd.* ZeroDivision",
     ),
     (
+        {"method": "fedavg", "aggregator": aggregator(lambda totals: np.zeros(3, np.float32))},
+        r"aggregator: got .*Odd\.finish returned .*; expected the delta \[d\] and the mask",
+    ),
+    (
         {"method": "fedavg", "aggregator": aggregator(lambda totals: (torch.zeros(3), totals.covered))},
         r"aggregator: .*Odd\.finish .*float32",
     ),
