@@ -54,7 +54,7 @@ def make_server(
         bad_clients=BadClients(
             experiment.client_retries,
             stop=experiment.on_bad_client == "stop",
-            needed=find_needed_client(getattr(method.update, "aggregator", None)),
+            needed=find_needed_client(method.aggregator),
             max_tasks=experiment.max_participations,
         ),
         labels_held=spec.labels_held,

@@ -191,7 +191,7 @@ def _check_adapters(spec: RunSpec) -> None:
 
     Such a run would equal a run of heterofl.
     """
-    aggregator = getattr(spec.method.update, "aggregator", None)
+    aggregator = spec.method.aggregator
     if aggregator is None or not isinstance(AGGREGATOR.resolve(aggregator), LowRank) or find_adapters(spec.traced):
         return
     kind = type(spec.traced.module).__name__
@@ -228,7 +228,7 @@ def _check_robust(spec: RunSpec) -> None:
 
     The root client of FLTrust holds trusted data. It must be honest and train in every round.
     """
-    description = getattr(spec.method.update, "aggregator", None)
+    description = spec.method.aggregator
     if description is None:
         return
     aggregator = AGGREGATOR.resolve(description)
@@ -278,7 +278,7 @@ def _check_attack(spec: RunSpec) -> None:
     if spec.experiment.server_shards > 1:
         problem = f"{attack} needs all deltas in one process"
         raise InputError("server_shards", problem, got=spec.experiment.server_shards, hint="leave it out")
-    auxiliary = getattr(spec.method.update, "auxiliary", None)
+    auxiliary = spec.method.auxiliary
     if auxiliary is not None and auxiliary.reads_deltas:
         problem = f"the server of {spec.experiment.method} reads each delta before {attack} can replace it"
         raise InputError("attack", problem, hint="give an attack that reads only its own delta, such as sign-flip")
@@ -310,7 +310,7 @@ def _check_batch_norm(spec: RunSpec) -> None:
 
 def warn_of_many_attackers(spec: RunSpec) -> list[str]:
     """Return a warning if the run has more attackers than its aggregator withstands."""
-    description = getattr(spec.method.update, "aggregator", None)
+    description = spec.method.aggregator
     if spec.attack is None or description is None:
         return []
     aggregator = AGGREGATOR.resolve(description)

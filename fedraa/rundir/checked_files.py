@@ -72,7 +72,9 @@ def read_summary(path: Path, metric_spec: MetricSpec) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError("run", f"{path} is not JSON: {error}", hint=RESTORE) from None
     for name in (*metric_spec.names, f"best_{metric_spec.main}"):
-        value = summary.get(name, "nothing")
+        if name not in summary:
+            raise InputError("run", f"{path} is not a summary of a run; it lacks {name}", hint=RESTORE)
+        value = summary[name]
         if not isinstance(value, int | float | None) or isinstance(value, bool):
             text = f"{name}: got {short_text(value)}; expected a number"
             raise InputError("run", f"{path} is not a summary of a run; {text}", hint=RESTORE)

@@ -52,7 +52,7 @@ def _needs_other_model(method: Method) -> bool:
     """Return True if a method needs a model with batch norm, low-rank adapters, or a classifier after each block."""
     if BATCH_NORM in method.local.personal_layers or isinstance(method.submodel, FirstBlocks):
         return True
-    return isinstance(getattr(method.update, "aggregator", None), LowRank)
+    return isinstance(method.aggregator, LowRank)
 
 
 def on_equal_terms(experiment: Experiment) -> Experiment:

@@ -1,5 +1,6 @@
 """A resumed run restores its partition.npz; a damaged partition.npz or summary.json is refused in a sentence."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,16 @@ def test_damaged_summary_is_refused(run: Path, content: str, names: tuple[str, .
         _ = fl.History(run).summary
     assert "Totals" not in str(caught.value)
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(("value", "names"), [(None, ("it lacks best_accuracy",)), ("x", ("best_accuracy: got 'x'",))])
+def test_summary_with_a_wrong_metric_is_refused(run: Path, value: str | None, names: tuple[str, ...]) -> None:
+    path = run / "summary.json"
+    summary = json.loads(path.read_text())
+    del summary["best_accuracy"]
+    path.write_text(json.dumps(summary | ({} if value is None else {"best_accuracy": value})))
+    with refuses("run", "summary.json", *names):
+        _ = fl.History(run).summary
 
 
 @pytest.mark.parametrize("content", ["x", "[]", "{}", '{"format": 3}', '{"experiment": {}}'])
