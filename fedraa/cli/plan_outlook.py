@@ -47,7 +47,7 @@ class Totals:
     energy: float | None = None
 
     def scale(self, factor: float) -> "Totals":
-        """Return the totals of `factor` times as many tasks."""
+        """Return the totals for `factor` times the number of tasks."""
         energy = None if self.energy is None else self.energy * factor
         return Totals(self.down * factor, self.up * factor, energy)
 

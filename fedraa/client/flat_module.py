@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from fedraa.components.custom_errors import convert_custom_errors
+from fedraa.components.calls import convert_custom_errors
 from fedraa.messages import Vector
 from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
@@ -75,8 +75,12 @@ class FlatModule:
 
     def forward(self, inputs: Any) -> Any:
         """Return the module's result for a batch [b, ...]: one tensor, or several."""
-        with convert_custom_errors("model", self.module):
+        try:
             return self._objective.forward(self.module, inputs)
+        # The context is entered only after an error, because entering it in every step would take microseconds.
+        except (Exception, SystemExit):
+            with convert_custom_errors("model", self.module):
+                raise
 
     def forward_with(self, weights: Tensor, inputs: Any) -> None:
         """Run the module with the weights [k], without gradients and dropout. Use hooks to read its values.
@@ -102,8 +106,11 @@ class FlatModule:
             outputs: The tensor in `result` that has a row per sample.
             labels: The labels of the samples.
         """
-        with convert_custom_errors("objective", self._objective):
+        try:
             return self._objective.training_loss(result, outputs, labels)
+        except (Exception, SystemExit):
+            with convert_custom_errors("objective", self._objective):
+                raise
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradient of the loss and store it in the buffer `gradient`."""

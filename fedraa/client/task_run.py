@@ -13,7 +13,7 @@ from fedraa.client.gradient_transforms import GradientTransform
 from fedraa.client.halfway_cosine import HalfwayCosine
 from fedraa.client.local_algorithm import LocalAlgorithm
 from fedraa.client.local_step import LocalStep, Penalty
-from fedraa.components.custom_errors import convert_custom_errors
+from fedraa.components.calls import convert_custom_errors
 from fedraa.data.tree import map_tree
 from fedraa.errors import InputError
 from fedraa.messages import KEPT_PREFIX, Vector

@@ -1,13 +1,14 @@
 """Convert the exceptions of custom components to errors that name the component's field."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import FrozenInstanceError
 from math import inf
 from numbers import Real
 from typing import Any, TypeVar
 
+from fedraa.components.text import is_built_in
 from fedraa.components.user_code import find_user_code
 from fedraa.errors import InputError, StructuredError, one_line
 
@@ -31,6 +32,14 @@ def convert_errors(where: str, part: object) -> Iterator[None]:
         if isinstance(error, FrozenInstanceError):
             hint = f"change an array by its items, as in params[:] += x; {hint}"
         raise InputError(where, problem, hint=hint) from error
+
+
+def convert_custom_errors(where: str, part: object) -> AbstractContextManager[None]:
+    """Return `convert_errors` for a custom component, and an empty context for a built-in one.
+
+    The errors of a built-in component come from the data or from other components.
+    """
+    return nullcontext() if is_built_in(part) else convert_errors(where, part)
 
 
 def change_in_place(

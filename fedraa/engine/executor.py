@@ -107,7 +107,7 @@ def may_be_client_fault(error: BaseException) -> bool:
 
 
 def fault_of_task(task: Task, worker: int, error: BaseException) -> Fault:
-    """Return the fault of a task whose training raised an error."""
+    """Return the fault for an error in the training of a task."""
     input_error = error if isinstance(error, InputError) else None
     return Fault(task.id, worker, format_error(error), may_be_client_fault(error), input_error)
 

@@ -143,7 +143,7 @@ class ClientStats(Stateful):
         self.mean_durations.add(label, duration)
 
     def record_lost(self, client: int, elapsed: float) -> None:
-        """Record a lost task, whose duration is larger than `elapsed`."""
+        """Record a lost task. It would have taken longer than `elapsed`."""
         self.durations[client] = max(self.durations[client], elapsed)
 
     def view(self, candidates: Ints, count: int, *, step: int, now: float) -> SelectionContext:

@@ -261,7 +261,7 @@ class Rules:
         return planner
 
     def async_ledger(self) -> AsyncLedger:
-        """Return a ledger in its initial state, for an asynchronous server."""
+        """Return the initial ledger of an asynchronous server."""
         ledger = AsyncLedger(
             clients=self.clients,
             seed=self.experiment.seed,

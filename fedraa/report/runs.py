@@ -103,7 +103,7 @@ class Run:
 
     @property
     def done_tasks(self) -> pd.DataFrame:
-        """The rows of `tasks` whose updates were applied."""
+        """The rows of `tasks` with an applied update."""
         return self.tasks[self.tasks["done"]]
 
     @cached_property

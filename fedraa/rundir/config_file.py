@@ -14,7 +14,7 @@ from fedraa.reading import read_regular_file
 FORMAT = 3
 # The required keys of config.json. Their values are JSON objects.
 SECTIONS = ("experiment", "method", "resolved", "versions")
-# The next step for a user whose run directory has a damaged file.
+# The hint of an error about a damaged file of a run directory.
 RESTORE = "restore the file from a copy, or start the run again"
 KEYS = {*SECTIONS, "format", "given", "commit", "command"}
 

@@ -296,7 +296,7 @@ def _refuse_fixed(space: Space, experiment: Experiment) -> None:
 
 
 def _known_parameters(method: object, space: Space) -> dict[str, Parameter]:
-    """Return the part of the space whose fields the method has."""
+    """Return the parameters of the space that the method has."""
     resolved = find_method(method)
     values = values_by_path(resolved)
     known: dict[str, Parameter] = {}
