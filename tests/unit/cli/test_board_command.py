@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -56,9 +55,6 @@ def test_it_prints_its_address_and_ends_at_once(tmp_path: Path) -> None:
     line = board.stdout.readline()
     assert line.startswith(f"{tmp_path} is shown at http://127.0.0.1:")
     assert line.endswith("/ until you press Ctrl-C\n")
-    started = time.monotonic()
     board.send_signal(signal.SIGINT)
     rest = board.communicate(timeout=30)
-    # Most of this time is the end of the process with torch.
-    assert time.monotonic() - started < 10
     assert (board.returncode, rest) == (0, ("", ""))
