@@ -35,8 +35,8 @@ LONG_RUN_FACTOR = 5
 LONG_RUN_SEEDS = 5
 # The maximum duration of a tuning trial, as a fraction of the time limit of a run (`horizon`).
 TRIAL_FRACTION = 0.6
-# fedraa cannot download this data set. The user puts its file into the folder of the data sets.
-CIFAR = "cifar10-subset"
+# fedraa cannot download these data sets. The user puts their files into the folder of the data sets.
+CIFAR_SUBSETS = ("cifar10-subset", "cifar100-subset")
 Log = Callable[[str], None]
 
 
@@ -64,8 +64,10 @@ class Race:
     recorded: Sequence[Measured] = ()
 
     def __post_init__(self) -> None:
-        if self.setting.fields["dataset"] == CIFAR and self.data_dir is None:
-            raise InputError("data_dir", f"the race cifar10 needs {CIFAR}.npz", hint="give the folder that it is in")
+        dataset = self.setting.fields["dataset"]
+        if dataset in CIFAR_SUBSETS and self.data_dir is None:
+            problem = f"the race {self.setting.name} needs {dataset}.npz"
+            raise InputError("data_dir", problem, hint="give the folder that it is in")
 
     def tune(self, entrant: Entrant, log: Log) -> None:
         """Tune an entrant by its time to a target on validation data."""
@@ -215,8 +217,8 @@ class Race:
 
     def _make_experiment(self, fields: Mapping[str, Any]) -> Experiment:
         fields = dict(fields)
-        if fields["dataset"] == CIFAR and self.data_dir is not None:
-            fields["dataset"] = str(self.data_dir / f"{CIFAR}.npz")
+        if fields["dataset"] in CIFAR_SUBSETS and self.data_dir is not None:
+            fields["dataset"] = str(self.data_dir / f"{fields['dataset']}.npz")
         elif fields["dataset"] != "digits":
             fields["data_dir"] = self.data_dir
         return Experiment(**fields)

@@ -274,6 +274,15 @@ def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_give
     assert ENTRANTS["ist"].refusal_reason(A) is None
 
 
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_a_subset_of_cifar_is_read_from_the_folder_of_the_data(name: str, tmp_path: Path) -> None:
+    with refuses("data_dir", name, f"{name}-subset.npz"):
+        Race(SETTINGS[name], tmp_path, None, (0,))
+    cell = Race(SETTINGS[name], tmp_path, tmp_path / "data", (0,)).cell(ENTRANTS[OURS], "untuned")
+    assert cell is not None
+    assert cell.experiment.dataset == str(tmp_path / "data" / f"{name}-subset.npz")
+
+
 def test_who_waits_for_every_client_is_left_out_where_devices_go_for_good() -> None:
     setting, refused = SETTINGS["dropouts"], {}
     for name, entrant in ENTRANTS.items():
