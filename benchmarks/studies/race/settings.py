@@ -297,7 +297,6 @@ SETTINGS: dict[str, Setting] = {
             lengths=(2, 5, 10),
             whole=5,
             lr="0.03:1:log",
-            trials=6,
             aim=2,
             between=50,
             notes=("Only the methods that were fastest in the setting digits, and FedAvg, are tuned here.",),
