@@ -13,7 +13,7 @@ from refusals import refuses
 
 from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, replay, resume, run
-from fedraa.client import Trainer
+from fedraa.client.trainer import Trainer
 from fedraa.errors import Inconsistent
 from fedraa.messages import Task, Update
 from fedraa.rundir.checkpoint import newest_first, read_state

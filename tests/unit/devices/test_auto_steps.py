@@ -8,8 +8,8 @@ import pytest
 from refusals import refuses
 
 from fedraa import Dataset, Experiment
-from fedraa.client import Trainer
 from fedraa.client.auto_steps import AutoSteps
+from fedraa.client.trainer import Trainer
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model, make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec

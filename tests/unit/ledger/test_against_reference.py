@@ -22,7 +22,8 @@ from fedraa.ledger.participation import Sample, draw_cohort
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.replay.log_line import Line
 from fedraa.rng import generator
-from schedulers import SCHEDULERS, Scheduler, SchedulerRunner, SchedulingContext
+from schedulers import SCHEDULERS, Scheduler, SchedulerRunner
+from schedulers.protocol import SchedulingContext
 
 SEED, CLIENTS, FRAGMENTS = 11, 5, 3
 SAMPLES = (1, 5, 2, 8, 3)

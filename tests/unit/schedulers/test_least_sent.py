@@ -5,7 +5,8 @@ import heapq
 import numpy as np
 import pytest
 
-from schedulers import FragmentStats, GreRAA, LeastSent, SchedulerRunner
+from schedulers import FragmentStats, GreRAA, SchedulerRunner
+from schedulers.least_sent import LeastSent
 
 
 def chosen(scheduler: type, costs: np.ndarray, bound: float | None, tasks: int) -> list[int]:

@@ -6,20 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from schedulers import (
-    SCHEDULERS,
-    FragmentStats,
-    GreRAA,
-    MinimumPriority,
-    Offline,
-    Random,
-    Scheduler,
-    SchedulerRunner,
-    SchedulingContext,
-    WrongChoice,
-    delay_bound,
-    offline_sets,
-)
+from schedulers import SCHEDULERS, FragmentStats, GreRAA, Scheduler, SchedulerRunner, WrongChoice, delay_bound
+from schedulers.baselines import MinimumPriority, Offline, Random
+from schedulers.bound import offline_sets
+from schedulers.protocol import SchedulingContext
 
 RATIOS = {2: (0.4, 0.6), 3: (0.2, 0.3, 0.5), 4: (0.1, 0.2, 0.3, 0.4), 5: (0.05, 0.1, 0.2, 0.3, 0.35)}
 INF = np.inf
