@@ -178,7 +178,7 @@ def task_energies(spec: RunSpec, table: Floats) -> list[float]:
     for client in spread_by_rank(table[:, 0], MAX_SIMULATED).tolist():
         for fragment in np.flatnonzero(np.isfinite(table[client])).tolist():
             widths = shapes[fragment]
-            energy = costs.energy(widths, client, *costs.moved_bytes(widths))
+            energy = costs.cost(widths, client, *costs.moved_bytes(widths)).energy
             if energy is None:
                 return []
             energies.append(energy)

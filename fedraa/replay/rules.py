@@ -227,14 +227,8 @@ class Rules:
         up += extra_up * sent + crossing
         down = 0 if decision.resent else down + extra_down * sent + crossing
         steps = cut_task(end, self.costs, widths, decision, now, (down, up))
-        return TaskCosts(
-            self.costs.cost(widths, client, down, up, now, steps),
-            down,
-            up,
-            self.costs.flops(widths, client, steps),
-            self.costs.energy(widths, client, down, up, now, steps),
-            steps,
-        )
+        duration, energy = self.costs.cost(widths, client, down, up, now, steps)
+        return TaskCosts(duration, down, up, self.costs.flops(widths, client, steps), energy, steps)
 
     def is_custom(self, axis: str, field: str) -> bool:
         """Return True if a field of the method, such as `schedule` and `scheduler`, is a custom component."""
