@@ -92,8 +92,7 @@ def show_plan(
         outlook, totals = make_outlook(spec, first)
     else:
         costs = make_cost_model(spec).table([part.widths for part in spec.submodels])
-        planner = SchedulerRunner(SCHEDULER.copy_for_run(schedule.scheduler))
-        planner.plan(costs, schedule.delay_bound)
+        planner = SchedulerRunner.planned(SCHEDULER.copy_for_run(schedule.scheduler), costs, schedule.delay_bound)
         print_table(fragments_table(spec))
         for line in describe_uncut_groups(spec):
             print_line(line)

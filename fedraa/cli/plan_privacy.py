@@ -107,8 +107,7 @@ def _forecast_client_of_each_update(spec: RunSpec, steps: int) -> tuple[int, ...
     rule = spec.method.update
     assert isinstance(rule, AsyncRule)
     table = make_cost_model(spec).table([part.widths for part in spec.submodels])
-    planner = SchedulerRunner(SCHEDULER.copy_for_run(schedule.scheduler))
-    planner.plan(table, schedule.delay_bound)
+    planner = SchedulerRunner.planned(SCHEDULER.copy_for_run(schedule.scheduler), table, schedule.delay_bound)
     everyone = np.arange(len(table))
     cost = make_task_cost(spec, everyone)
     forecast = dry_run(first_ledger(spec, planner), rule, spec.timing, cost, steps=steps)

@@ -250,9 +250,8 @@ class Rules:
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
             scheduler = SCHEDULER.copy_for_run(schedule["scheduler"])
-        planner = SchedulerRunner(scheduler)
-        planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
-        return planner
+        costs = self.costs.table(self.resolved.fragments)
+        return SchedulerRunner.planned(scheduler, costs, schedule["delay_bound"])
 
     def async_ledger(self) -> AsyncLedger:
         """Return the initial ledger of an asynchronous server."""

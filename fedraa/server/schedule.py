@@ -329,7 +329,5 @@ class ScheduledRounds(Barrier):
         return setup.submodels
 
     def planner(self, setup: ServerSetup) -> SchedulerRunner:
-        planner = SchedulerRunner(SCHEDULER.copy_for_run(self.scheduler))
         costs = setup.task_table.costs.table([submodel.widths for submodel in setup.submodels])
-        planner.plan(costs, self.delay_bound)
-        return planner
+        return SchedulerRunner.planned(SCHEDULER.copy_for_run(self.scheduler), costs, self.delay_bound)

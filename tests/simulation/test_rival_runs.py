@@ -112,8 +112,8 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"clients": CLIENTS, "hidden": (100,), "updates": 60, "engine": "local", **UNEVEN}
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
     spec = build_run(Experiment(method=method, **flags), dataset=fl.Dataset("even", x, y, x[:20], y[:20], 2))
-    planner = SchedulerRunner(SCHEDULERS["gre-raa"]())
-    planner.plan(make_cost_model(spec).table([part.widths for part in spec.submodels]), None)
+    costs = make_cost_model(spec).table([part.widths for part in spec.submodels])
+    planner = SchedulerRunner.planned(SCHEDULERS["gre-raa"](), costs)
     update: Any = spec.method.update
     cost = make_task_cost(spec, np.arange(CLIENTS))
     dry = dry_run(first_ledger(spec, planner), update, Timing(3, 0.1), cost, steps=60)

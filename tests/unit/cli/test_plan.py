@@ -24,8 +24,8 @@ from schedulers import SCHEDULERS, SchedulerRunner
 
 def forecast(experiment: Experiment, **limits: Any) -> Any:
     spec = build_run(experiment)
-    planner = SchedulerRunner(SCHEDULERS[spec.method.schedule.scheduler]())
-    planner.plan(make_cost_model(spec).table([submodel.widths for submodel in spec.submodels]), None)
+    costs = make_cost_model(spec).table([submodel.widths for submodel in spec.submodels])
+    planner = SchedulerRunner.planned(SCHEDULERS[spec.method.schedule.scheduler](), costs)
     cost = make_task_cost(spec, np.arange(len(spec.fleet)))
     update: Any = spec.method.update
     timing = Timing(experiment.seed, experiment.duration_jitter)

@@ -77,9 +77,7 @@ class Setting:
         make = ALL_SCHEDULERS[self.scheduler]
         if make is None:
             return None
-        planner = SchedulerRunner(make())
-        planner.plan(self.costs(), None)
-        return planner
+        return SchedulerRunner.planned(make(), self.costs())
 
     def cohort(self, round: int, quarantined: Any) -> Sequence[int]:
         return draw_cohort(Sample(3), CLIENTS, round, SEED, quarantined)
