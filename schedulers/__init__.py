@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from schedulers.baselines import MinimumPriority, Offline, Random
-from schedulers.bound import delay_bound, offline_sets
+from schedulers.bound import delay_bound
 from schedulers.greedy import GreRAA
 from schedulers.least_sent import LeastSent
-from schedulers.protocol import Scheduler, SchedulingContext
+from schedulers.protocol import Scheduler
 from schedulers.scheduler_runner import FragmentStats, SchedulerRunner, WrongChoice, count_once, is_feasible
 
 SCHEDULERS: Mapping[str, type[Scheduler]] = MappingProxyType(
@@ -27,16 +27,10 @@ __all__ = [
     "SCHEDULERS",
     "FragmentStats",
     "GreRAA",
-    "LeastSent",
-    "MinimumPriority",
-    "Offline",
-    "Random",
     "Scheduler",
     "SchedulerRunner",
-    "SchedulingContext",
     "WrongChoice",
     "count_once",
     "delay_bound",
     "is_feasible",
-    "offline_sets",
 ]

@@ -77,6 +77,13 @@ class SchedulerRunner:
     costs: Costs = field(init=False)
     bound: float = field(init=False)
 
+    @classmethod
+    def planned(cls, scheduler: Scheduler, costs: Costs, bound: float | None = None) -> "SchedulerRunner":
+        """Return a runner for which `plan` has set the costs and the delay bound."""
+        runner = cls(scheduler)
+        runner.plan(costs, bound)
+        return runner
+
     def plan(self, costs: Costs, bound: float | None) -> None:
         """Set the costs [N, M] and the delay bound for later choices.
 
@@ -92,9 +99,7 @@ class SchedulerRunner:
 
     def for_clients(self, clients: Ints) -> "SchedulerRunner":
         """Return a runner for a subset of the clients, with the same delay bound and a copy of the scheduler."""
-        runner = SchedulerRunner(deepcopy(self.scheduler))
-        runner.plan(self.costs[clients], self.bound)
-        return runner
+        return SchedulerRunner.planned(deepcopy(self.scheduler), self.costs[clients], self.bound)
 
     def feasible_mask(self) -> npt.NDArray[np.bool_]:
         """Return a mask [N, M]: entry [n, j] is True if fragment j is feasible for client n."""

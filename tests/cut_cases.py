@@ -4,9 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from ray import cloudpickle
 from torch import Tensor, nn
 
 from benchmarks.system.cut_check import check_cut, random_cut
+from fedraa.submodels import Traced, drop_weights, load_parameters
 from fedraa.submodels.tracing.trace import trace_module
 
 Case = tuple[nn.Module, Tensor, list[int]]
@@ -68,3 +70,12 @@ def check_case(module: nn.Module, example: Tensor, sizes: list[int]) -> None:
     rng = np.random.default_rng(0)
     for seed in range(3 if sizes else 0):
         check_cut(traced, example, random_cut(traced, rng), seed)
+
+
+def loaded(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -> nn.Module:
+    """Return the module that a worker trains, made from widths and weights only."""
+    traced = cloudpickle.loads(cloudpickle.dumps(traced))
+    drop_weights(traced.module)
+    module = traced.make_skeleton(traced.widths(indices))
+    load_parameters(module, theta[traced.flat_index(indices)])
+    return module

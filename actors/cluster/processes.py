@@ -24,7 +24,7 @@ def knows_cpu_seconds() -> bool:
 
 def cpu_seconds(process: int) -> float:
     """Return the CPU seconds (user and system) of a process; 0 if it has ended."""
-    fields = _stat_fields(process)
+    fields = read_stat_fields(process)
     if fields is None:
         return 0.0
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -32,7 +32,7 @@ def cpu_seconds(process: int) -> float:
 
 def is_stopped(process: int) -> bool:
     """Return True if the process is stopped, for example by SIGSTOP."""
-    fields = _stat_fields(process)
+    fields = read_stat_fields(process)
     return fields is not None and fields[0] in "Tt"
 
 
@@ -70,7 +70,7 @@ def _is_of(entry: Path, folder: str) -> bool:
     return f"={folder}".encode() in command
 
 
-def _stat_fields(process: int) -> list[str] | None:
+def read_stat_fields(process: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat after the process name; None if the process has ended."""
     try:
         return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()

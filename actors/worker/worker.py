@@ -5,18 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy.typing as npt
 import ray
 import torch
 
 from actors.pool.serializer import Job
-from fedraa.data.sources.clients import ReadEpoch
-from fedraa.data.tree import Tree
+from fedraa.client.trainer import Work
 from fedraa.engine.worker_spec import WorkerSpec, choose_device
 from fedraa.errors import trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.evaluation.personal import EvaluationData
-from fedraa.messages import Evaluation, State, Task, Update, Vector
+from fedraa.messages import Evaluation, State, Update, Vector
 
 
 class Worker:
@@ -88,20 +86,12 @@ class Worker:
         for start in range(0, len(jobs), height):
             stack = jobs[start : start + height]
             work = [job.work(shared_args, self._worker_spec.source) for job in stack]
-            trained = [self.train(*work[0])] if height == 1 else self._trainer.train_all(work)
-            updates += [job.answer(update, shared_args) for job, update in zip(stack, trained, strict=True)]
+            updates += [job.answer(update, shared_args) for job, update in zip(stack, self.train(work), strict=True)]
         return updates
 
-    def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        """Train one task on its client's data.
-
-        Args:
-            task: The task.
-            x: The inputs of the client.
-            y: The labels of the client.
-            read_epoch: Reads the samples of a later epoch; None if all epochs have the same samples.
-        """
-        return self._trainer.train(task, x, y, read_epoch)
+    def train(self, work: list[Work]) -> list[Update]:
+        """Train one task, or several as one batched computation."""
+        return self._trainer.train_all(work)
 
     def evaluate(self, params: Vector, kept: State, data: EvaluationData) -> Evaluation:
         """Evaluate a model. The first call creates the evaluator.

@@ -66,10 +66,10 @@ class PaperClaim:
     why: str = ""
 
 
-def load_claims(path: Path = CLAIMS) -> list[PaperClaim]:
-    """Read claims from a TOML file, in the order of the file."""
+def load_claims() -> list[PaperClaim]:
+    """Read the claims from their TOML file, in the order of the file."""
     claims = []
-    for fields in tomllib.loads(path.read_text())["claim"]:
+    for fields in tomllib.loads(CLAIMS.read_text())["claim"]:
         pairs = tuple((better, worse) for better, worse in fields.pop("pairs"))
         columns = tuple(fields.get("columns", ()))
         claims.append(PaperClaim(**fields | {"pairs": pairs, "columns": columns}))

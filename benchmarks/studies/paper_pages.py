@@ -81,9 +81,9 @@ class Judged:
     p: float | None
 
 
-def load_papers(path: Path = CLAIMS) -> list[PaperPage]:
-    """Read the papers from a TOML file of claims."""
-    return [PaperPage(**fields) for fields in tomllib.loads(path.read_text())["paper"]]
+def load_papers() -> list[PaperPage]:
+    """Read the papers from the TOML file of the claims."""
+    return [PaperPage(**fields) for fields in tomllib.loads(CLAIMS.read_text())["paper"]]
 
 
 def judge_claims(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]]) -> list[Judged]:

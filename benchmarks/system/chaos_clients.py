@@ -17,9 +17,10 @@ from benchmarks.system.chaos_kills import on_ray, run_with_workers
 from benchmarks.system.chaos_table import Kind, Tally, count_commits, print_line
 from benchmarks.system.spoiling import CAUSES, spoil_update
 from fedraa.api import replay, run
+from fedraa.client.trainer import Work
 from fedraa.config.experiment import Experiment
 from fedraa.ledger.participation import Participation
-from fedraa.messages import Task, Update
+from fedraa.messages import Update
 from fedraa.rundir.history import History
 
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff")
@@ -166,11 +167,9 @@ def bad_worker(does: str, client: int) -> type[Worker]:
     """Return a worker class that spoils one client's updates or raises an error for this client."""
 
     class Bad(Worker):
-        def train(self, header: Task, *arguments: Any) -> Update:
-            update = super().train(header, *arguments)
-            if header.client == client:
-                return spoil_update(update, does)
-            return update
+        def train(self, work: list[Work]) -> list[Update]:
+            updates = super().train(work)
+            return [spoil_update(update, does) if update.client == client else update for update in updates]
 
     return Bad
 

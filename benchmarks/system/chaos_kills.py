@@ -25,13 +25,14 @@ from actors.worker.worker import Worker
 from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled
 from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import resume, run
+from fedraa.client.trainer import Work
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
-from fedraa.messages import Task, Update
+from fedraa.messages import Update
 from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.rundir.checkpoint import newest_first, read_state
 from fedraa.rundir.file_names import CHECKPOINTS, EVENTS, SUMMARY
@@ -90,16 +91,17 @@ def doomed_worker(disturbances: Mapping[int, str], marks: Path) -> type[Worker]:
     """
 
     class Doomed(Worker):
-        def train(self, header: Task, *arguments: Any) -> Update:
-            mark = marks / str(header.id)
-            disturbance = disturbances.get(header.id)
-            if disturbance is not None and not mark.exists():
-                mark.touch()
-                if disturbance == HANG:
-                    time.sleep(HANG_SECONDS)
-                else:
-                    os.kill(os.getpid(), SIGNALS[disturbance])
-            return super().train(header, *arguments)
+        def train(self, work: list[Work]) -> list[Update]:
+            for number in (one.task.id for one in work):
+                mark = marks / str(number)
+                disturbance = disturbances.get(number)
+                if disturbance is not None and not mark.exists():
+                    mark.touch()
+                    if disturbance == HANG:
+                        time.sleep(HANG_SECONDS)
+                    else:
+                        os.kill(os.getpid(), SIGNALS[disturbance])
+            return super().train(work)
 
     return Doomed
 

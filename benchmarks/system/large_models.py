@@ -30,6 +30,7 @@ import numpy as np
 
 from benchmarks.system.rows import read_table, write_table
 from benchmarks.system.trials import synthetic_dataset
+from fedraa.client.trainer import Work
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
@@ -163,10 +164,10 @@ def measure_worker(spec: RunSpec) -> float:
     """Train the largest submodel, and return the peak bytes of memory."""
     server = make_server(spec, lambda *_, **__: None)
     task = max((server.assign(client, 0.0) for client in server.begin()), key=lambda task: task.size)
-    x, y = spec.data.client(task.client)
+    work = Work(task, *spec.data.client(task.client))
     start = memory_bytes()
     reset_peak()
-    make_worker_spec(spec).trainer("cpu").train(task, x, y)
+    make_worker_spec(spec).trainer("cpu").train_all([work])
     return memory_bytes("VmHWM") - start
 
 

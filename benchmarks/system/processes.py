@@ -3,9 +3,8 @@
 import os
 import signal
 from contextlib import suppress
-from pathlib import Path
 
-PROC = Path("/proc")
+from actors.cluster.processes import PROC, read_stat_fields
 
 
 def list_descendants(root: int) -> list[int]:
@@ -14,7 +13,7 @@ def list_descendants(root: int) -> list[int]:
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
-        fields = _read_status(int(entry.name))
+        fields = read_stat_fields(int(entry.name))
         # Z is the state of a zombie, a process that has ended.
         if fields is not None and fields[0] != "Z":
             parents[int(entry.name)] = int(fields[1])
@@ -46,22 +45,6 @@ def resident_bytes(process: int) -> int:
     except OSError:
         return 0
     return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("RssAnon:"))
-
-
-def cpu_seconds(process: int) -> float:
-    """Return the user and system time of a process in seconds; 0 if it has ended."""
-    fields = _read_status(process)
-    if fields is None:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _read_status(process: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat after the process name; None if the process has ended."""
-    try:
-        return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
 
 
 def unique_bytes(process: int) -> int:

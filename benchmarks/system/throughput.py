@@ -35,13 +35,14 @@ from benchmarks.system.trials import (
     synthetic_dataset,
     trial_experiment,
 )
+from fedraa.client.trainer import Work
 from fedraa.config.processes import CALLS_PER_WORKER
 from fedraa.data import Dataset
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
-from fedraa.messages import Task, Update, Vector
+from fedraa.messages import Update, Vector
 
 # The number of measured rounds of a run.
 ROUNDS = 2
@@ -205,8 +206,9 @@ def measure_asynchronous(dataset: Dataset, clients: int, model: str, repeats: in
 class Idle(Worker):
     """A worker that returns the parameters of a task without training."""
 
-    def train(self, task: Task, *shard: Any) -> Update:
-        return Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
+    def train(self, work: list[Work]) -> list[Update]:
+        tasks = [one.task for one in work]
+        return [Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0) for task in tasks]
 
 
 class Echo:

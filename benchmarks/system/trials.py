@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from actors.cluster.processes import cpu_seconds
 from actors.pool.executor import RayExecutor
 from actors.server.shard import NO_BUFFER
 from actors.worker.worker import Worker
 from benchmarks.system.bare import BareProcesses, Settings, Shards, Spent
-from benchmarks.system.processes import cpu_seconds, list_descendants
+from benchmarks.system.processes import list_descendants
 from fedraa.callbacks import Callback, Progress
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from fedraa.attacks.attack import AttackPlan
 from fedraa.client.task_trainer import TaskTrainer
 from fedraa.client.trainer import Work
-from fedraa.data.sources.clients import ReadEpoch
 from fedraa.data.tree import Tree
 from fedraa.messages import Task, Update
 
@@ -21,10 +20,6 @@ class AttackedTrainer:
     def __init__(self, trainer: TaskTrainer, plan: AttackPlan) -> None:
         self._trainer = trainer
         self._plan = plan
-
-    def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        work = self._poison(Work(task, x, y, read_epoch))
-        return self._forge(task, self._trainer.train(*work))
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
         updates = self._trainer.train_all([self._poison(one) for one in work])

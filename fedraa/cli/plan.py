@@ -27,13 +27,12 @@ from fedraa.components.text import is_foreign, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build_run
-from fedraa.engine.factories import make_cost_model
+from fedraa.engine.factories import make_cost_model, make_planner
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Floats, Task
 from fedraa.numbers import format_quantity
 from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.participation_correction import planned_balances
-from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.flat import frozen_parameters
 from fedraa.submodels.indices import count_owners, too_small
 from fedraa.waiting import Waiting
@@ -91,18 +90,17 @@ def show_plan(
         make_outlook = sampled_outlook if schedule.asynchronous else rounds_outlook
         outlook, totals = make_outlook(spec, first)
     else:
-        costs = make_cost_model(spec).table([part.widths for part in spec.submodels])
-        planner = SchedulerRunner(SCHEDULER.copy_for_run(schedule.scheduler))
-        planner.plan(costs, schedule.delay_bound)
+        planner = make_planner(spec)
         print_table(fragments_table(spec))
         for line in describe_uncut_groups(spec):
             print_line(line)
-        print_table(devices_table(spec.fleet, {f"fragment {j}": column for j, column in enumerate(costs.T)}, planner))
+        columns = {f"fragment {j}": column for j, column in enumerate(planner.costs.T)}
+        print_table(devices_table(spec.fleet, columns, planner))
         source = "from the option delay_bound"
         if schedule.delay_bound is None:
             source = "K* of the Fed-RAA paper, from the costs in the table"
         print_line(f"delay bound    {planner.bound:.4g} ({source})")
-        energies = task_energies(spec, costs)
+        energies = task_energies(spec, planner.costs)
         if schedule.asynchronous:
             outlook, totals = async_outlook(spec, planner)
         else:
@@ -178,7 +176,7 @@ def task_energies(spec: RunSpec, table: Floats) -> list[float]:
     for client in spread_by_rank(table[:, 0], MAX_SIMULATED).tolist():
         for fragment in np.flatnonzero(np.isfinite(table[client])).tolist():
             widths = shapes[fragment]
-            energy = costs.energy(widths, client, *costs.moved_bytes(widths))
+            energy = costs.cost(widths, client, *costs.moved_bytes(widths)).energy
             if energy is None:
                 return []
             energies.append(energy)

@@ -190,13 +190,12 @@ def make_task_cost(spec: RunSpec, clients: Ints, totals: Totals | None = None) -
         # A client that continues from its own weights downloads nothing.
         if task.resent:
             down = 0
-        client = int(clients[task.client])
+        duration, energy = costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)
         if totals is not None:
             totals.down += down
-            energy = costs.energy(shapes[task.fragment], client, down, up, now)
             if energy is not None:
                 totals.energy = (totals.energy or 0.0) + energy
-        return costs.cost(shapes[task.fragment], client, down, up, now)
+        return duration
 
     return dispatch_cost
 

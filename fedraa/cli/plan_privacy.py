@@ -5,7 +5,7 @@ from math import inf
 import numpy as np
 
 from fedraa.cli.plan_outlook import MAX_SIMULATED, first_ledger, make_task_cost
-from fedraa.engine.factories import make_cost_model
+from fedraa.engine.factories import make_planner
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError, no_effect_error
@@ -20,8 +20,6 @@ from fedraa.privacy.accountant import (
 )
 from fedraa.selection.simple import Uniform
 from fedraa.server.async_rule import AsyncRule
-from fedraa.server.schedule import SCHEDULER
-from schedulers import SchedulerRunner
 
 
 def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
@@ -103,13 +101,10 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
 
 
 def _forecast_client_of_each_update(spec: RunSpec, steps: int) -> tuple[int, ...]:
-    schedule = spec.method.schedule
     rule = spec.method.update
     assert isinstance(rule, AsyncRule)
-    table = make_cost_model(spec).table([part.widths for part in spec.submodels])
-    planner = SchedulerRunner(SCHEDULER.copy_for_run(schedule.scheduler))
-    planner.plan(table, schedule.delay_bound)
-    everyone = np.arange(len(table))
+    planner = make_planner(spec)
+    everyone = np.arange(len(planner.costs))
     cost = make_task_cost(spec, everyone)
     forecast = dry_run(first_ledger(spec, planner), rule, spec.timing, cost, steps=steps)
     return forecast.clients

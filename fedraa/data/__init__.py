@@ -3,41 +3,24 @@
 from fedraa.data.check import as_dataset
 from fedraa.data.dataset import Dataset
 from fedraa.data.division import DivisionSettings, divide_dataset
-from fedraa.data.federated import Federated, federate_dataset
-from fedraa.data.load import DATASETS, load_dataset
-from fedraa.data.partition import (
-    Dirichlet,
-    Iid,
-    Labels,
-    Partition,
-    Partitioner,
-    Shards,
-    divide_samples,
-    make_partitioner,
-)
+from fedraa.data.federated import Federated
+from fedraa.data.load import load_dataset
+from fedraa.data.partition import divide_samples, make_partitioner
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import Rows
 from fedraa.data.transforms import Transform, Transforms, make_transforms
 
 __all__ = [
-    "DATASETS",
     "Dataset",
-    "Dirichlet",
     "DivisionSettings",
     "Federated",
     "FederatedDataset",
-    "Iid",
-    "Labels",
-    "Partition",
-    "Partitioner",
     "Rows",
-    "Shards",
     "Transform",
     "Transforms",
     "as_dataset",
     "divide_dataset",
     "divide_samples",
-    "federate_dataset",
     "load_dataset",
     "make_partitioner",
     "make_transforms",

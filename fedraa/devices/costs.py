@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from fedraa.client.compression import COMPRESSOR, wire_bytes
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.split import SplitCosts
 from fedraa.components.state import Stateful
-from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Load, TaskTimes
+from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Load
 from fedraa.messages import Floats
 from fedraa.submodels.cost import Cost
 
@@ -49,6 +49,18 @@ class CostSettings:
     server: float = 1.0
     download: object = "none"
     label_overlap: float = 1.0
+
+
+class ModelledCost(NamedTuple):
+    """The modelled cost of one task, before jitter.
+
+    Attributes:
+        duration: The duration on the run's clock.
+        energy: The joules of the modelled device, even on the wall clock; None if no power is known.
+    """
+
+    duration: float
+    energy: float | None
 
 
 def training_time(duration: float, cost: float, waited: float) -> float:
@@ -145,11 +157,11 @@ class CostModel(Stateful):
         now: float | None = None,
         steps: int | None = None,
         work: float = 1.0,
-    ) -> float:
-        """Return the modelled duration of one task on the run's clock, before jitter.
+    ) -> ModelledCost:
+        """Return the modelled cost of one task.
 
-        Unlike an entry of `table`, the result does not depend on observed durations. The server applies an update only
-        after this duration. A duration from observations would therefore contain the server's own delays.
+        Unlike an entry of `table`, the duration does not depend on observed durations. The server applies an update
+        only after this duration. A duration from observations would therefore contain the server's own delays.
 
         Args:
             widths: The widths of the submodel.
@@ -161,42 +173,11 @@ class CostModel(Stateful):
             steps: The number of local steps if the task ends early; None for a whole task.
             work: The FLOPs of the task as a share of the FLOPs of training the whole submodel.
         """
-        return self._times(widths, client, (down, up), now, steps, work).total * self._unit
-
-    def energy(
-        self,
-        widths: Widths,
-        client: int,
-        down: float,
-        up: float,
-        now: float | None = None,
-        steps: int | None = None,
-        work: float = 1.0,
-    ) -> float | None:
-        """Return the modelled energy of one task in joules, before jitter; None if no power is known.
-
-        `cost` documents the arguments. Even on the wall clock, this is the energy of the modelled device.
-        """
-        if not self.fleet.watts:
-            return None
-        return self.fleet.energy(self._times(widths, client, (down, up), now, steps, work), client)
-
-    def _times(
-        self,
-        widths: Widths,
-        client: int,
-        traffic: tuple[float, float],
-        now: float | None,
-        steps: int | None,
-        work: float,
-    ) -> TaskTimes:
-        """Return the duration of each phase of one task in time units.
-
-        `traffic` has the bytes that the client receives and sends. `cost` documents the other arguments.
-        """
         passed = self._sample_passes(widths, client, steps) * work
         start = None if now is None else now / self._unit
-        return self.fleet.times(self.load(widths, passed, *traffic), client, start, float(self._server_time(passed)))
+        load = self.load(widths, passed, down, up)
+        times = self.fleet.times(load, client, start, float(self._server_time(passed)))
+        return ModelledCost(times.total * self._unit, self.fleet.energy(times, client))
 
     def _work_share(self, cost: Cost) -> float:
         """Return the work of training a submodel as a share of the work of training the full model.
@@ -340,7 +321,7 @@ class CostModel(Stateful):
         passes = self._sample_passes(widths, client)
         self._paces.append(seconds / passes)
         del self._paces[:-PACE_WINDOW]
-        modelled = max(self.cost(widths, client, *self.moved_bytes(widths)), passes * min(self._paces))
+        modelled = max(self.cost(widths, client, *self.moved_bytes(widths)).duration, passes * min(self._paces))
         self._fresh.append((client, real / modelled))
         if len(self._fresh) < -(-len(self._sizes) // MAX_FIRST_TABLES):
             return False

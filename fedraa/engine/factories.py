@@ -13,12 +13,14 @@ from fedraa.server.client_states import ClientStates
 from fedraa.server.local_rates import LocalRates
 from fedraa.server.mixing import LocalMean
 from fedraa.server.polyak import PolyakAveraging
+from fedraa.server.schedule import SCHEDULER
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import MakeSharedBuffer, Store
 from fedraa.server.tasks import Record, TaskTable
 from fedraa.submodels.flat import frozen_parameters
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.submodels.policies.slices import LayerCut
+from schedulers import SchedulerRunner
 
 
 def make_server(
@@ -115,6 +117,13 @@ def make_cost_model(spec: RunSpec) -> CostModel:
     )
     full = spec.traced.widths(spec.traced.full())
     return CostModel(spec.fleet, spec.data.sizes, spec.method.local, spec.measure, full, settings)
+
+
+def make_planner(spec: RunSpec) -> SchedulerRunner:
+    """Return the run's scheduler with the costs of its fragments, before the first task."""
+    schedule = spec.method.schedule
+    costs = make_cost_model(spec).table([submodel.widths for submodel in spec.submodels])
+    return SchedulerRunner.planned(SCHEDULER.copy_for_run(schedule.scheduler), costs, schedule.delay_bound)
 
 
 def make_worker_spec(spec: RunSpec) -> WorkerSpec:

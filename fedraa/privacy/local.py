@@ -12,15 +12,12 @@ Read next: privacy/central.py (a trusted server), privacy/accountant.py (epsilon
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from fedraa.client.task_trainer import TaskTrainer
 from fedraa.client.trainer import Work
-from fedraa.data.sources.clients import ReadEpoch
-from fedraa.data.tree import Tree
 from fedraa.messages import Task, Update, Vector
 from fedraa.privacy.privacy import PRIVACY, Privacy, measure_norm
 from fedraa.rng import generator
@@ -44,9 +41,6 @@ class LocallyPrivateTrainer:
         self._trainer = trainer
         self._privacy = privacy
         self._seed = seed
-
-    def train(self, task: Task, x: Tree, y: npt.NDArray[Any], read_epoch: ReadEpoch | None = None) -> Update:
-        return self._make_private(task, self._trainer.train(task, x, y, read_epoch))
 
     def train_all(self, work: Sequence[Work]) -> list[Update]:
         updates = self._trainer.train_all(work)

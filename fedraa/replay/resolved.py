@@ -5,13 +5,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator
 
 from fedraa.callbacks.events import Limits
+from fedraa.client.split import SplitCosts
 from fedraa.devices.costs import Widths
 from fedraa.devices.fleet import Power
 from fedraa.devices.link_traces import DescribedRow
 from fedraa.numbers import Count
 from fedraa.objectives import MetricSpec
 from fedraa.rundir.packed_columns import unpack_column
-from fedraa.submodels.cost import Cost
 
 # An entry per client. None stands for infinity.
 Column = Annotated[list[float | None], BeforeValidator(unpack_column)]
@@ -24,12 +24,6 @@ class _Shape(BaseModel):
     flops: float
     memory: int
     personal: int = 0
-
-
-class _Stem(BaseModel):
-    cost: Cost
-    activations: int
-    server_flops: float = 0.0
 
 
 class FrozenBase(BaseModel):
@@ -64,7 +58,7 @@ class Resolved(BaseModel):
     groups: dict[str, int]
     fragments: list[Widths]
     shapes: list[_Shape]
-    stem: _Stem | None
+    stem: SplitCosts | None
     eval_every: Count
     limits: Limits
     metrics: list[str] = []

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from fedraa.aggregation.registry import find_needed_client, may_set_traffic
 from fedraa.client import LocalTraining
 from fedraa.client.local_algorithm import LocalAlgorithm
-from fedraa.client.split import SplitCosts
 from fedraa.components.field_checks import check_component_fields
 from fedraa.components.text import is_foreign, rebuild_component
 from fedraa.composition.method import AXES
@@ -28,7 +27,6 @@ from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.round_ledger import RoundLedger
-from fedraa.ledger.routed_tasks import RoutedTasks
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import ExtraBuffers, Floats
 from fedraa.numbers import expected_text, format_count
@@ -178,13 +176,9 @@ class Rules:
         check_component_fields(solver, "local")
         # The property raises InputError if `steps` is malformed.
         _ = solver.auto
-        client_half = None
-        if self.resolved.stem is not None:
-            stem = self.resolved.stem
-            client_half = SplitCosts(stem.cost, stem.activations, stem.server_flops)
         settings = CostSettings(
             unit=self.experiment.time_scale if self.wall else 1.0,
-            stem=client_half,
+            stem=self.resolved.stem,
             server=self.method["submodel"].get("server_compute", LayerCut.server_compute),
             download="none" if is_foreign(self._download_compressor) else self._download_compressor,
             frozen=self.resolved.base is not None,
@@ -227,14 +221,8 @@ class Rules:
         up += extra_up * sent + crossing
         down = 0 if decision.resent else down + extra_down * sent + crossing
         steps = cut_task(end, self.costs, widths, decision, now, (down, up))
-        return TaskCosts(
-            self.costs.cost(widths, client, down, up, now, steps),
-            down,
-            up,
-            self.costs.flops(widths, client, steps),
-            self.costs.energy(widths, client, down, up, now, steps),
-            steps,
-        )
+        duration, energy = self.costs.cost(widths, client, down, up, now, steps)
+        return TaskCosts(duration, down, up, self.costs.flops(widths, client, steps), energy, steps)
 
     def is_custom(self, axis: str, field: str) -> bool:
         """Return True if a field of the method, such as `schedule` and `scheduler`, is a custom component."""
@@ -256,21 +244,31 @@ class Rules:
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
             scheduler = SCHEDULER.copy_for_run(schedule["scheduler"])
-        planner = SchedulerRunner(scheduler)
-        planner.plan(self.costs.table(self.resolved.fragments), schedule["delay_bound"])
-        return planner
+        costs = self.costs.table(self.resolved.fragments)
+        return SchedulerRunner.planned(scheduler, costs, schedule["delay_bound"])
 
     def async_ledger(self) -> AsyncLedger:
         """Return the initial ledger of an asynchronous server."""
+        choice: dict[str, Any] = {
+            "clients": self.clients,
+            "seed": self.experiment.seed,
+            "concurrency": self.concurrency,
+        }
+        selector: ClientSelector | None
+        routing = None
+        if self.is_custom("schedule", "next_client"):
+            selector = LoggedSelector(self.directory, self.clients)
+        else:
+            next_client = self.method["schedule"].get("next_client", "uniform")
+            selector = make_async_selector(next_client, self._client_facts, **choice)
+            routing = make_routing(next_client, self._client_facts, **choice)
         ledger = AsyncLedger(
-            clients=self.clients,
-            seed=self.experiment.seed,
             bad_clients=self.bad_clients(),
             fragments=len(self.resolved.fragments),
             scheduler=self.planner() if self.scheduled else None,
-            concurrency=self.concurrency,
-            selector=self._async_selector(),
-            routing=self._routing(),
+            selector=selector,
+            routing=routing,
+            **choice,
         )
         # Schedules of sampled submodels do not have this field.
         ledger.staleness_clock = self.method["schedule"].get("staleness_clock", "fragment")
@@ -348,30 +346,6 @@ class Rules:
         """The deadline of the rounds, if they have one."""
         schedule = self.method["schedule"]
         return make_deadline(schedule.get("deadline"), schedule.get("late", "drop"), self.timing, wall=self.wall)
-
-    def _async_selector(self) -> ClientSelector | None:
-        """Return the selector of the next clients, or None for the uniform choice."""
-        if self.is_custom("schedule", "next_client"):
-            return LoggedSelector(self.directory, self.clients)
-        return make_async_selector(
-            self.method["schedule"].get("next_client", "uniform"),
-            self._client_facts,
-            clients=self.clients,
-            seed=self.experiment.seed,
-            concurrency=self.concurrency,
-        )
-
-    def _routing(self) -> RoutedTasks | None:
-        """Return the queues of tasks at the clients, or None without routing."""
-        if self.is_custom("schedule", "next_client"):
-            return None
-        return make_routing(
-            self.method["schedule"].get("next_client", "uniform"),
-            self._client_facts,
-            clients=self.clients,
-            seed=self.experiment.seed,
-            concurrency=self.concurrency,
-        )
 
     def _client_facts(self) -> ClientFacts:
         return make_facts(self.costs, self.resolved.fragments, self.resolved.samples, self.timing)

@@ -37,7 +37,7 @@ class Surface:
     loss: Floats
 
 
-def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn.Module, Tensor, Tensor]:
+def load_model_and_samples(history: History) -> tuple[nn.Module, Tensor, Tensor]:
     """Return a run's final model in evaluation mode, and random samples of its test data.
 
     Raises ValueError if the configuration cannot recreate the run, for example because its model is custom.
@@ -62,7 +62,7 @@ def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn
         problem = f"{path} does not hold the {history.experiment.model} of the run's configuration"
         raise InputError("landscape", problem) from None
     dataset = spec.data.dataset
-    chosen = np.random.default_rng(0).permutation(len(dataset.y_test))[:samples]
+    chosen = np.random.default_rng(0).permutation(len(dataset.y_test))[:SAMPLES]
     x = torch.from_numpy(dataset.x_test[chosen])
     y = torch.from_numpy(dataset.y_test[chosen])
     device = choose_device("auto")
@@ -70,7 +70,7 @@ def load_model_and_samples(history: History, samples: int = SAMPLES) -> tuple[nn
 
 
 def measure_surface(
-    module: nn.Module, x: Tensor, y: Tensor, *, radius: float = RADIUS, points: int = POINTS, seed: int = 0
+    module: nn.Module, x: Tensor, y: Tensor, *, radius: float = RADIUS, points: int = POINTS
 ) -> Surface:
     """Return the loss on a square around the model, in two random directions.
 
@@ -84,9 +84,8 @@ def measure_surface(
         radius: Half of the side of the square. A step of length 1 along a direction changes a filter by a vector with
             the norm of the filter.
         points: Number of points in each direction.
-        seed: The seed of the directions.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     first, second = (_draw_direction(module, generator) for _ in range(2))
     along = np.linspace(-radius, radius, points)
     loss = np.empty((points, points))

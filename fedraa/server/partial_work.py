@@ -99,7 +99,7 @@ def cut_task(
     client = decision.client
 
     def is_in_time(steps: int | None) -> bool:
-        cost = costs.cost(widths, client, *traffic, now, steps, work)
+        cost = costs.cost(widths, client, *traffic, now, steps, work).duration
         if deadline.timing.due(client, decision.turn, now, cost) > end.closes_at:
             return False
         if deadline.paces is None or steps == 1:

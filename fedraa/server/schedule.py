@@ -197,11 +197,15 @@ def _count_voters(update: AsyncRule, clients: int) -> int:
     return clients
 
 
+@dataclass(frozen=True)
 class Barrier(Schedule):
     """A schedule in rounds: all clients of a cohort train before the server updates the model.
 
     Attributes:
         participation: Chooses the clients of a round.
+        rounds: Number of rounds; None to stop by another limit.
+        polyak_fraction: With 0.1, the evaluated model is the mean over about the last 10 % of all rounds. With 0, it
+            is the current model.
         over_selection: Factor by which a round starts more clients than it needs. The first updates count; later ones
             are lost.
         deadline: Time from the start of a round to its end; None for no deadline.
@@ -210,7 +214,9 @@ class Barrier(Schedule):
     """
 
     participation: Any = "all"
-    over_selection: float = 1.0
+    rounds: Count | None = None
+    polyak_fraction: UpToOne = 0.0
+    over_selection: AtLeastOne = 1.0
     deadline: Positive | None = None
     late: Literal["drop", "partial"] = "drop"
 
@@ -283,24 +289,10 @@ class Rounds(Barrier):
     """A schedule in rounds in which a policy draws the submodels.
 
     Attributes:
-        participation: Chooses the clients of a round.
-        rounds: Number of rounds; None to stop by another limit.
-        polyak_fraction: With 0.1, the evaluated model is the mean over about the last 10 % of all rounds. With 0, it
-            is the current model.
         download_compressor: Compresses the model that the server sends (the operator C of RA-Fed).
-        over_selection: Factor by which a round starts more clients than it needs.
-        deadline: Time from the start of a round to its end; None for no deadline.
-        late: `drop` loses the work of a client that is late at the deadline. `partial` uses its local steps before the
-            deadline.
     """
 
-    participation: Any = "all"
-    rounds: Count | None = None
-    polyak_fraction: UpToOne = 0.0
     download_compressor: Any = "none"
-    over_selection: AtLeastOne = 1.0
-    deadline: Positive | None = None
-    late: Literal["drop", "partial"] = "drop"
 
     def submodels(self, setup: ServerSetup) -> SubmodelSampler:
         return setup.policy.bind(setup.run)
@@ -316,12 +308,6 @@ class ScheduledRounds(Barrier):
 
     scheduler: Any = "gre-raa"
     delay_bound: Positive | None = None
-    rounds: Count | None = None
-    polyak_fraction: UpToOne = 0.0
-    participation: Any = "all"
-    over_selection: AtLeastOne = 1.0
-    deadline: Positive | None = None
-    late: Literal["drop", "partial"] = "drop"
 
     scheduled: ClassVar[bool] = True
 
@@ -329,7 +315,5 @@ class ScheduledRounds(Barrier):
         return setup.submodels
 
     def planner(self, setup: ServerSetup) -> SchedulerRunner:
-        planner = SchedulerRunner(SCHEDULER.copy_for_run(self.scheduler))
         costs = setup.task_table.costs.table([submodel.widths for submodel in setup.submodels])
-        planner.plan(costs, self.delay_bound)
-        return planner
+        return SchedulerRunner.planned(SCHEDULER.copy_for_run(self.scheduler), costs, self.delay_bound)

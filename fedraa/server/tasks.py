@@ -125,6 +125,7 @@ class TaskTable(Stateful):
             down = 0
         steps = self.costs.steps(widths, client)
         cut_at = cut_task(self.round_end, self.costs, widths, decision, now, (down, up), assignment.work)
+        cost = self.costs.cost(widths, client, down, up, now, cut_at, assignment.work)
         task = Task(
             id=decision.task,
             client=client,
@@ -135,7 +136,7 @@ class TaskTable(Stateful):
             widths=widths,
             buffer=buffer,
             lr=self._rates.rate(self._run_progress(decision.step, now), widths),
-            cost=self.costs.cost(widths, client, down, up, now, cut_at, assignment.work),
+            cost=cost.duration,
             mask=assignment.mask,
             keeps_rest=assignment.keeps_rest,
             extras={**(extras or {}), **self.client_states.send(client, assignment)},
@@ -147,9 +148,8 @@ class TaskTable(Stateful):
         )
         if steps is not None:
             self._taken[client] += cut_at or steps
-        energy = self.costs.energy(widths, client, down, up, now, cut_at, assignment.work)
         adapted = task.lr if self._rates.is_adaptive else None
-        details = {"lr": adapted, "cut_at": cut_at, "energy": energy}
+        details = {"lr": adapted, "cut_at": cut_at, "energy": cost.energy}
         self._record(
             "dispatch",
             now,

@@ -15,38 +15,21 @@ from fedraa.submodels.flat import (
     trainable_parameters,
     view_as_tensor,
 )
-from fedraa.submodels.indices import (
-    count_owners,
-    deal_disjoint,
-    make_fragments,
-    random_units,
-    take_prefix,
-    take_window,
-)
-from fedraa.submodels.masks import draw_bernoulli, random_parts
+from fedraa.submodels.indices import take_prefix
 from fedraa.submodels.meter import measure_cost
-from fedraa.submodels.traced import Entry, Group, IndexSet, Traced
+from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.trace import trace_module
 
 __all__ = [
     "Cost",
-    "Entry",
-    "Group",
     "IndexSet",
     "Traced",
     "copy_structure",
-    "count_owners",
-    "deal_disjoint",
-    "draw_bernoulli",
     "drop_weights",
     "flatten_parameters",
     "load_parameters",
-    "make_fragments",
     "measure_cost",
-    "random_parts",
-    "random_units",
     "take_prefix",
-    "take_window",
     "trace_module",
     "trainable_parameters",
     "view_as_tensor",

@@ -30,8 +30,7 @@ class SchedulerTester(Tester):
     def __init__(self, part: Any, size: int = SIZE) -> None:
         super().__init__(deepcopy(part), size)
         self._costs = np.sort(make_rng(0).uniform(0.2, 2, (CLIENTS, FRAGMENTS)), axis=1)
-        self._planner = SchedulerRunner(self.part)
-        self._planner.plan(self._costs, None)
+        self._planner = SchedulerRunner.planned(self.part, self._costs)
 
     def step(self, k: int) -> object:
         draw = make_rng(1, k)

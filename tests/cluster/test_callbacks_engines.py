@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from equal_runs import lines
 from running import until
 
 from benchmarks.system.processes import list_descendants, process_title
@@ -94,11 +95,6 @@ class FailAt(StopAt):
 
 class FailAtLooking(FailAt):
     blocking = False
-
-
-def lines(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
 def same(histories: list[History]) -> None:

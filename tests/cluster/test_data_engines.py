@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from equal_runs import lines
 from execution import run_warm
 
 import fedraa as fl
@@ -77,10 +78,7 @@ def test_every_engine_trains_on_the_same_samples(case: str, warm_workers: tuple[
         run_warm(warm_workers, tmp_path / "two", **fields),
     ]
     digests = {history.summary["model_sha256"] for history in histories}
-    logs = [
-        [{key: value for key, value in line.items() if key != "wall"} for line in history.lines()]
-        for history in histories
-    ]
+    logs = [lines(history.directory) for history in histories]
     assert len(digests) == 1
     assert logs[0] == logs[1] == logs[2]
     assert not any(line["kind"] == "fault" for line in logs[0])

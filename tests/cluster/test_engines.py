@@ -1,6 +1,5 @@
 """The same seed gives the same run on every engine; on the wall clock, devices are as slow as modelled."""
 
-import json
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from equal_runs import lines
 from execution import run_warm
 
 from fedraa import Experiment, replay, run
@@ -33,12 +33,6 @@ ENGINES: dict[str, dict[str, Any]] = {
 }
 
 
-def events(directory: Path) -> list[dict[str, Any]]:
-    """Return the log without real times."""
-    lines = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "wall"} for line in lines]
-
-
 def test_engines_and_numbers_of_workers_give_the_same_run(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     folder = tmp_path / ANY_NAME
     histories = {name: run(Experiment(**FIRST_RUN, **engine, out=folder / name)) for name, engine in ENGINES.items()}
@@ -48,7 +42,7 @@ def test_engines_and_numbers_of_workers_give_the_same_run(warm_workers: tuple[An
     assert first.evals["accuracy"].iloc[-1] >= 0.9
     for history in histories.values():
         assert history.summary["model_sha256"] == first.summary["model_sha256"]
-        assert events(history.directory) == events(first.directory)
+        assert lines(history.directory) == lines(first.directory)
         ours, theirs = (torch.load(h.directory / "model.pt", weights_only=True) for h in (history, first))
         assert ours.keys() == theirs.keys()
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -60,7 +54,7 @@ def test_rounds_are_the_same_on_ray(warm_workers: tuple[Any, ...], tmp_path: Pat
     here = run(Experiment(**flags, engine="local", out=tmp_path / "local"))
     there = run_warm(warm_workers, tmp_path / "ray", **flags)
     assert here.summary["model_sha256"] == there.summary["model_sha256"]
-    assert events(here.directory) == events(there.directory)
+    assert lines(here.directory) == lines(there.directory)
 
 
 @pytest.mark.alone
@@ -82,9 +76,9 @@ def test_on_the_wall_clock_nobody_waits_and_slow_devices_are_slow(clients: int, 
             out=tmp_path / "run",
         )
     )
-    lines = events(history.directory)
-    sent = {line["task"]: line for line in lines if line["kind"] == "dispatch"}
-    done = {line["task"]: line["t"] for line in lines if line["kind"] == "commit"}
+    log = history.lines()
+    sent = {line["task"]: line for line in log if line["kind"] == "dispatch"}
+    done = {line["task"]: line["t"] for line in log if line["kind"] == "commit"}
     # A client's first task may wait for its worker's process to start.
     started = max(min(t for task, t in done.items() if sent[task]["client"] == client) for client in range(clients))
     per_unit: dict[bool, list[float]] = defaultdict(list)

@@ -22,12 +22,13 @@ from actors.pool.handles import HangDetector, WorkerHandle
 from actors.pool.liveness import Heartbeat
 from actors.worker.worker import Worker
 from fedraa.api import run
+from fedraa.client.trainer import Work
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed
 from fedraa.evaluation.personal import EvaluationData
-from fedraa.messages import Evaluation, State, Task, Update, Vector
+from fedraa.messages import Evaluation, State, Update, Vector
 from fedraa.rundir.history import History
 
 ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import a test
@@ -44,9 +45,9 @@ def faulty(plan: Plan, marks: Path | None = None) -> type[Worker]:
     """Return a class of workers that fail by a plan for (worker, task): once if `marks` is set, or every time."""
 
     class Faulty(Worker):
-        def train(self, header: Task, *rest: Any) -> Update:
-            self._happen(header.id)
-            return super().train(header, *rest)
+        def train(self, work: list[Work]) -> list[Update]:
+            self._happen(work[0].task.id)
+            return super().train(work)
 
         def evaluate(self, params: Vector, kept: State, data: EvaluationData) -> Evaluation:
             self._happen(EVALUATION)
@@ -212,11 +213,11 @@ def test_poison_is_refused_and_the_task_given_again(
     undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
     class Poisonous(Worker):
-        def train(self, header: Task, *rest: Any) -> Update:
-            update = super().train(header, *rest)
-            if header.id in (4, 11) and first(tmp_path / str(header.id)):
-                update.params[header.id] = np.nan
-            return update
+        def train(self, work: list[Work]) -> list[Update]:
+            [update] = super().train(work)
+            if update.task in (4, 11) and first(tmp_path / str(update.task)):
+                update.params[update.task] = np.nan
+            return [update]
 
     history = execute_warm(warm_workers, trial(), tmp_path / "run", Poisonous)
     same(history.directory, undisturbed)

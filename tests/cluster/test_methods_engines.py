@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from equal_runs import lines
 from execution import execute_warm
 from needed_models import needed_model
 
-from fedraa import Experiment, History, replay, run
+from fedraa import Experiment, replay, run
 from fedraa.composition.registry import find_method, list_methods
 from fedraa.engine.build import build_run
 from fedraa.submodels.policies.pruning import AdaptivePruning
@@ -70,11 +71,6 @@ def experiment(method: str, model: str, **fields: Any) -> Experiment:
     )
 
 
-def story(history: History) -> list[dict[str, object]]:
-    """Return the events without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in history.lines()]
-
-
 def in_one_process() -> list[Any]:
     short = [(method, "mlp") for method in (*METHODS, *CROSSED_IN_SHORT, *PERSONAL)]
     short += [(name, "cnn") for name in CNN_IN_SHORT]
@@ -114,6 +110,6 @@ def on_ray(model: str) -> list[Any]:
 def test_ray_gives_the_same_run(model: str, method: str, warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     here = run(experiment(method, model, engine="local", out=tmp_path / "local"))
     there = execute_warm(warm_workers, build_run(experiment(method, model)), tmp_path / "ray")
-    assert story(there) == story(here)
+    assert lines(there.directory) == lines(here.directory)
     assert there.lines()[-1]["model_sha256"] == here.lines()[-1]["model_sha256"]
     assert there.evals.drop(columns="wall").equals(here.evals.drop(columns="wall"))

@@ -1,6 +1,5 @@
 """A run with another objective than classification and several inputs is the same on both engines."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 import ray
 import torch
+from equal_runs import lines
 from execution import run_warm
 from torch import Tensor, nn
 
@@ -30,11 +30,6 @@ class Masked(nn.Module):
         return {"logits": self.head(torch.relu(self.hidden(self.embed(tokens) * mask.unsqueeze(-1))))}
 
 
-def events(directory: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "wall"} for line in lines]
-
-
 def test_a_next_token_of_masked_inputs_is_the_same_run_on_ray(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     rows = (np.random.default_rng(0).integers(0, 7, (120, 1)) + np.arange(7)) % 7
     x = {"tokens": rows[:, :-1], "mask": rows[:, :-1] != 3}
@@ -46,7 +41,7 @@ def test_a_next_token_of_masked_inputs_is_the_same_run_on_ray(warm_workers: tupl
     ray_history = run_warm(warm_workers, tmp_path / "ray", **fields)
     assert "consistent" in fl.replay(local.directory)
     assert "consistent" in fl.replay(ray_history.directory)
-    assert events(local.directory) == events(ray_history.directory)
+    assert lines(local.directory) == lines(ray_history.directory)
     assert local.summary["model_sha256"] == ray_history.summary["model_sha256"]
 
 

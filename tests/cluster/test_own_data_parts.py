@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from equal_runs import lines
 from refusals import refuses
 from torch import Tensor
 
@@ -71,7 +72,7 @@ def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
     for history in histories.values():
         assert history.summary["model_sha256"] == first.summary["model_sha256"]
         assert history.summary["metrics"] == first.summary["metrics"]
-        logs.append([{key: value for key, value in line.items() if key != "wall"} for line in history.lines()])
+        logs.append(lines(history.directory))
         assert "consistent" in replay(history.directory)
     assert logs[0] == logs[1]
     experiment = first.config["experiment"]

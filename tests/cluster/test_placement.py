@@ -16,11 +16,12 @@ from actors.cluster import engine, follower
 from actors.cluster.placement import find_node, server_options
 from actors.worker.worker import Worker
 from fedraa.api import run
+from fedraa.client.trainer import Work
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import group_of_clients, parse_group
 from fedraa.engine.build import build_run
 from fedraa.errors import RunFailed
-from fedraa.messages import Task, Update
+from fedraa.messages import Update
 from fedraa.rundir.history import History
 
 # Workers cannot import a test module, so Ray sends its classes by value.
@@ -39,9 +40,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Path) -> None:
     class Telling(Worker):
-        def train(self, header: Task, *rest: Any) -> Update:
-            (tmp_path / f"{self.number} trained {header.client}").touch()
-            return super().train(header, *rest)
+        def train(self, work: list[Work]) -> list[Update]:
+            (tmp_path / f"{self.number} trained {work[0].task.client}").touch()
+            return super().train(work)
 
     trial = experiment(compute="1:0.25,3:0.75")
     groups = (parse_group("1:CPU=1"), parse_group("1:CPU=0.5,memory=1000000"))

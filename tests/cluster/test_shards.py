@@ -25,11 +25,12 @@ from benchmarks.system.processes import list_descendants, process_title
 from fedraa.api import run
 from fedraa.callbacks import Callback, Event
 from fedraa.callbacks.callback_list import CallbackList
+from fedraa.client.trainer import Work
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.errors import ShardDied
-from fedraa.messages import Task, Update
+from fedraa.messages import Update
 from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
 from fedraa.server.async_rule import ApplyResult
@@ -148,11 +149,11 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(
     undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
     class Poisonous(Worker):
-        def train(self, header: Task, *rest: Any) -> Update:
-            update = super().train(header, *rest)
-            if header.id in (4, 9, 11) and first(tmp_path / str(header.id)):
-                update.params[:] = {4: np.nan, 9: 1e6, 11: np.inf}[header.id]
-            return update
+        def train(self, work: list[Work]) -> list[Update]:
+            [update] = super().train(work)
+            if update.task in (4, 9, 11) and first(tmp_path / str(update.task)):
+                update.params[:] = {4: np.nan, 9: 1e6, 11: np.inf}[update.task]
+            return [update]
 
     spec = build_run(experiment(server_shards=2, max_update_norm=1e3))
     history = execute_warm(warm_workers[:1], spec, tmp_path / "run", Poisonous)

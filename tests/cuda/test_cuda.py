@@ -17,7 +17,7 @@ from fedraa.composition.registry import find_method, list_methods
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_worker_spec
 from fedraa.messages import Task
-from fedraa.models import MODELS
+from fedraa.models.build import MODELS
 from fedraa.submodels.policies.pruning import AdaptivePruning
 
 DEVICE = "cuda"

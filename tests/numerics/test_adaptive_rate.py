@@ -15,8 +15,8 @@ from tiny import LR, SEED, WIDTHS, minibatches, spec, start
 from torch import nn
 
 import fedraa as fl
-from fedraa.client import Trainer
 from fedraa.client.halfway_cosine import HalfwayCosine
+from fedraa.client.trainer import Trainer
 from fedraa.server.local_rates import RECENT, RISE, AdaptiveFactor, LocalRates, RunningMedian
 
 RUN = spec("fedavg", lr_schedule="adaptive", momentum=0.0)

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedraa.client import LocalTraining, Trainer
+from fedraa.client import LocalTraining
 from fedraa.client.flat_module import FlatModule
 from fedraa.client.input_adversary import ADVERSARY_KEY
+from fedraa.client.trainer import Trainer
 from fedraa.messages import Task
 from fedraa.submodels import flat, flatten_parameters
 from fedraa.submodels.tracing.trace import trace_module

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy_mlp import Weights, mean, train
-from tiny import minibatches
+from tiny import Records, minibatches
 
 from fedraa import Dataset, Experiment
 from fedraa.engine.build import build_run
@@ -48,16 +48,6 @@ def polynomial(k: int) -> float:
 
 def hinge(k: int) -> float:
     return 1.0 if k <= 4 else 1 / (10 * (k - 4) + 1)
-
-
-class Records:
-    """A log that keeps the events in a list."""
-
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-
-    def __call__(self, kind: str, t: float, /, **fields: object) -> None:
-        self.lines.append({"kind": kind, "t": t, **fields})
 
 
 @pytest.mark.parametrize("s", [constant, polynomial, hinge])

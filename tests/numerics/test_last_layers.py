@@ -109,8 +109,8 @@ def test_costs_are_those_of_the_forward_pass_and_the_trained_layers() -> None:
         share = 1.0 if task.client == 0 else SHARE
         samples = 2 * run.data.sizes[task.client]
         assert line["flops"] == pytest.approx(ALL * share * samples)
-        move = costs.cost(task.widths, task.client, 4 * 44, task.bytes_up, 0.0, None, 0.0)
-        whole = costs.cost(task.widths, task.client, 4 * 44, task.bytes_up)
+        move = costs.cost(task.widths, task.client, 4 * 44, task.bytes_up, 0.0, None, 0.0).duration
+        whole = costs.cost(task.widths, task.client, 4 * 44, task.bytes_up).duration
         assert task.cost == pytest.approx(move + share * (whole - move))
         assert share == 1 or task.cost < whole
 
@@ -145,7 +145,7 @@ def test_timelyfl_trains_the_layers_that_fit_into_the_interval(
     tasks = [stepped.server.assign(client, 0.0) for client in stepped.server.begin()]
     assert [task.fragment for task in tasks] == layers
     costs = stepped.server.task_table.costs
-    whole = [costs.cost(task.widths, task.client, 4 * 44, 4 * 44) for task in tasks]
+    whole = [costs.cost(task.widths, task.client, 4 * 44, 4 * 44).duration for task in tasks]
     np.testing.assert_allclose(whole, np.array([1, 2, 5]) * whole[0])
     for task in tasks:
         share = min(1.0, interval * whole[0] / whole[task.client])

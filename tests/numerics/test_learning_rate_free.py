@@ -12,10 +12,10 @@ from quadratic import kept
 from refusals import refuses
 from tiny import LR, SAMPLES, WIDTHS, Stepped, minibatches, spec
 
-from fedraa.client import LocalTraining, Trainer
+from fedraa.client import LocalTraining
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, OptimizerSteps
-from fedraa.client.trainer import Work
+from fedraa.client.trainer import Trainer, Work
 from fedraa.messages import Task
 
 SIZES = [15, 5, 20, 4]

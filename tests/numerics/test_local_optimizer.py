@@ -10,9 +10,9 @@ from tiny import EPOCHS, LR, Stepped, close, minibatches, spec
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fedraa.client import LocalTraining, Trainer
+from fedraa.client import LocalTraining
 from fedraa.client.batched_trainer import BatchedTrainer
-from fedraa.client.trainer import Work
+from fedraa.client.trainer import Trainer, Work
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.submodels import flat, flatten_parameters, load_parameters

@@ -13,10 +13,11 @@ from numpy_mlp import Array, forward, gradients, layers, loss_gradient, sgd
 from refusals import refuses
 from tiny import CLASSES, FEATURES, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
 
-from fedraa.client import LocalTraining, Trainer
+from fedraa.client import LocalTraining
 from fedraa.client.input_adversary import ADVERSARY_KEY, Adversary
 from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.model_settings import ModelSettings
+from fedraa.client.trainer import Trainer
 from fedraa.messages import Task
 from fedraa.submodels import flatten_parameters
 

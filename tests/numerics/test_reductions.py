@@ -10,7 +10,8 @@ from numpy_mlp import loss_gradient
 from tiny import LR, SEED, Stepped, minibatches, spec
 from two_layers import SIZE, WIDTHS, coordinates
 
-from fedraa.client import LocalTraining, Trainer
+from fedraa.client import LocalTraining
+from fedraa.client.trainer import Trainer
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Task
 from fedraa.server.optimizers import Momentum

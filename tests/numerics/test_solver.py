@@ -9,9 +9,10 @@ import torch
 from numpy_mlp import Batch, Weights, gradient, train
 from torch import nn
 
-from fedraa.client import LocalTraining, Trainer
+from fedraa.client import LocalTraining
 from fedraa.client.activation_scale import scale_readers
 from fedraa.client.model_settings import ModelSettings
+from fedraa.client.trainer import Trainer
 from fedraa.messages import Task
 from fedraa.rng import generator
 from fedraa.submodels import Traced, flatten_parameters, load_parameters

@@ -9,7 +9,8 @@ import torch
 from refusals import refuses
 from torch import nn
 
-from fedraa.client import LocalTraining, Trainer, Work
+from fedraa.client import LocalTraining, Work
+from fedraa.client.trainer import Trainer
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
 from fedraa.engine.worker_spec import WorkerSpec

@@ -7,7 +7,7 @@ import numpy as np
 from numpy_mlp import Array, Batch
 
 from fedraa import Dataset, Experiment
-from fedraa.client import Trainer
+from fedraa.client.trainer import Trainer
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equal_runs import check_resume
 from refusals import refuses
 
-import fedraa
-from benchmarks.system.killing import KillAt, Killed
-from fedraa import Experiment, resume, run
+from fedraa import Experiment, run
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.errors import RunWarning
-from fedraa.rundir.history import History
 
 SMALL: dict[str, Any] = {
     "engine": "local",
@@ -27,11 +25,6 @@ SMALL: dict[str, Any] = {
     "seed": 5,
     "quiet": True,
 }
-
-
-def events(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
 @pytest.mark.parametrize(
@@ -51,13 +44,7 @@ def events(directory: Path) -> list[dict[str, object]]:
     ids=lambda fields: f"{fields['method']}-{fields['attack']}",
 )
 def test_killed_run_with_attackers_resumes_and_replays(fields: dict[str, Any], tmp_path: Path) -> None:
-    whole = run(Experiment(**SMALL, **fields, out=tmp_path / "whole"))
-    with pytest.raises(Killed):
-        run(Experiment(**SMALL, **fields, out=tmp_path / "killed"), callbacks=[KillAt(15)])
-    resumed = resume(tmp_path / "killed")
-    assert events(resumed.directory) == events(whole.directory)
-    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
-    fedraa.replay(resumed.directory)
+    whole = check_resume(SMALL | fields, tmp_path, kill_at=15)
     honest = {key: value for key, value in (SMALL | fields).items() if key not in ("attack", "attackers")}
     clean = run(Experiment(**honest, out=tmp_path / "clean"))
     assert clean.summary["model_sha256"] != whole.summary["model_sha256"]

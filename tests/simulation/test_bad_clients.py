@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equal_runs import lines, same_run
 from needed_models import needed_model
 from refusals import refuses
-from test_resume import lines, same_run
 
 import fedraa as fl
 from benchmarks.system.killing import KillAt, Killed

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from equal_runs import check_resume, lines
 from refusals import refuses
 
-from benchmarks.system.killing import KillAt, Killed
-from fedraa import Experiment, replay, resume, run
-from fedraa.client import Trainer
+from fedraa import replay, run
+from fedraa.client.trainer import Trainer
 from fedraa.errors import Inconsistent
 from fedraa.messages import Task, Update
 from fedraa.rundir.checkpoint import newest_first, read_state
@@ -23,15 +23,11 @@ from fedraa.rundir.history import History
 LINKS = "compute,downlink,uplink,latency\n1,1,0.5,0.05\n3,4,2,0\n1,9,9,0\n2,0.5,1,0.1\n"
 
 
-def small(tmp_path: Path, out: str, **flags: Any) -> Experiment:
+def small(tmp_path: Path, **flags: Any) -> dict[str, Any]:
     (tmp_path / "devices.csv").write_text(LINKS)
     common: dict[str, Any] = {"method": "fed-quilt", "engine": "local", "hidden": (8,), "clients": 4, "quiet": True}
     common |= {"compute": str(tmp_path / "devices.csv"), "partition": "dirichlet", "updates": 25, "batch_size": 128}
-    return Experiment(**common | {"local_steps": "auto:3", "checkpoint_every": 3, "out": tmp_path / out} | flags)
-
-
-def lines(directory: Path) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
+    return common | {"local_steps": "auto:3", "checkpoint_every": 3} | flags
 
 
 @pytest.mark.parametrize(
@@ -46,13 +42,7 @@ def lines(directory: Path) -> list[dict[str, Any]]:
     ],
 )
 def test_killed_and_resumed_it_is_the_same_run(flags: dict[str, Any], tmp_path: Path) -> None:
-    whole = run(small(tmp_path, "whole", **flags)).directory
-    with pytest.raises(Killed):
-        run(small(tmp_path, "killed", **flags), callbacks=[KillAt(11)])
-    again = resume(tmp_path / "killed").directory
-    assert lines(again) == lines(whole)
-    assert (again / "model.pt").read_bytes() == (whole / "model.pt").read_bytes()
-    assert "consistent" in replay(again)
+    check_resume(small(tmp_path, **flags), tmp_path, kill_at=11)
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, which: Callable[[Task], bool]) -> None:
@@ -75,16 +65,10 @@ def test_it_goes_on_without_a_bad_client(
     A run that is killed and resumed has the same log as an undisturbed run, and the log is consistent.
     """
     spoil(monkeypatch, lambda task: task.client == 2 or (task.client, task.turn) == (1, 1))
-    whole = run(small(tmp_path, "whole", **flags))
+    whole = check_resume(small(tmp_path, **flags), tmp_path, kill_at=11)
     assert [entry["client"] for entry in whole.summary["quarantined"]] == [2]  # type: ignore[attr-defined]
     assert whole.summary["dropped"] == 3
     assert np.isfinite(whole.evals["loss"]).all()
-    with pytest.raises(Killed):
-        run(small(tmp_path, "killed", **flags), callbacks=[KillAt(11)])
-    again = resume(tmp_path / "killed").directory
-    assert lines(again) == lines(whole.directory)
-    assert (again / "model.pt").read_bytes() == (whole.directory / "model.pt").read_bytes()
-    assert "consistent" in replay(again)
 
 
 def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,7 +77,9 @@ def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.Mo
     flags: dict[str, Any] = {"method": "fedavg", "updates": None, "polyak_fraction": 0.5}
     means, plain = [], []
     for rounds in (1, 2, 3):
-        directory = run(small(tmp_path, f"run-{rounds}", rounds=rounds, checkpoint_every=rounds, **flags)).directory
+        directory = run(
+            **small(tmp_path, rounds=rounds, checkpoint_every=rounds, **flags), out=tmp_path / f"run-{rounds}"
+        ).directory
         state = read_state(newest_first(directory / CHECKPOINTS)[0].read_bytes())["server"]
         means.append(state["mean"])
         plain.append(state["params"].astype(np.float64))
@@ -110,7 +96,8 @@ def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> Non
     The run also learns the real time of the worker.
     """
     directory = run(
-        small(tmp_path, "wall", override={"update.participation_correction": 0.5}, clock="wall", time_scale=0.01)
+        **small(tmp_path, override={"update.participation_correction": 0.5}, clock="wall", time_scale=0.01),
+        out=tmp_path / "wall",
     ).directory
     assert "consistent" in replay(directory)
     mixes: dict[int, set[float]] = {}
@@ -121,7 +108,9 @@ def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> Non
 
 
 def test_a_weight_that_does_not_follow_is_found(tmp_path: Path) -> None:
-    directory = run(small(tmp_path, "run", override={"update.participation_correction": 0.5})).directory
+    directory = run(
+        **small(tmp_path, override={"update.participation_correction": 0.5}), out=tmp_path / "run"
+    ).directory
     log = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
     commit = next(line for line in log if line["kind"] == "commit")
     commit["weight"] *= 1.01
@@ -131,7 +120,7 @@ def test_a_weight_that_does_not_follow_is_found(tmp_path: Path) -> None:
 
 
 def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) -> None:
-    directory = run(small(tmp_path, "run", checkpoint_every=25)).directory
+    directory = run(**small(tmp_path, checkpoint_every=25), out=tmp_path / "run").directory
     state = read_state(newest_first(directory / CHECKPOINTS)[0].read_bytes())["server"]
     model = torch.load(directory / "model.pt", weights_only=True)
     values = np.concatenate([tensor.numpy().ravel() for tensor in model.values()])
@@ -139,7 +128,7 @@ def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) ->
     assert not np.array_equal(state["mean"], state["params"])
     history = History(directory)
     assert history.summary["average"] == history.config["method"]["schedule"]["polyak_fraction"] == 0.1
-    assert "average" not in run(small(tmp_path, "plain", polyak_fraction=0)).summary
+    assert "average" not in run(**small(tmp_path, polyak_fraction=0), out=tmp_path / "plain").summary
 
 
 @pytest.mark.parametrize(
@@ -158,5 +147,5 @@ def test_option_without_effect_on_the_method_is_refused(
     flags: dict[str, Any], field: str, got: object, tmp_path: Path
 ) -> None:
     with refuses(field, flags["method"], got=got):
-        run(small(tmp_path, "run", **flags))
+        run(**small(tmp_path, **flags), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -48,7 +48,7 @@ def both(
     if widths is None:
         costs = make_cost_model(run).table([part.widths for part in run.submodels])
     else:
-        costs = np.array([make_cost_model(run).cost((widths[n % 2],), n, 0, 0) for n in range(8)])
+        costs = np.array([make_cost_model(run).cost((widths[n % 2],), n, 0, 0).duration for n in range(8)])
     program = load(name)
     train: Callable[..., Trained] = program["train"]
     trained = train(run.params.astype(np.float64), shards, costs, partial(generator, SEED), **settings)

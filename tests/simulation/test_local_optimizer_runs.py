@@ -4,13 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from equal_runs import check_resume
 
-import fedraa
-from benchmarks.system.killing import KillAt, Killed
-from fedraa import Experiment, resume, run
+from fedraa import Experiment, run
 from fedraa.engine.build import build_run
 from fedraa.engine.memory_check import Free, Need, check_memory
-from fedraa.rundir.history import History
 
 SMALL: dict[str, Any] = {
     "engine": "local",
@@ -22,11 +20,6 @@ SMALL: dict[str, Any] = {
     "seed": 5,
     "quiet": True,
 }
-
-
-def events(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
 @pytest.mark.parametrize(
@@ -41,13 +34,7 @@ def events(directory: Path) -> list[dict[str, object]]:
 )
 def test_killed_run_resumes_with_the_kept_state(method: dict[str, Any], tmp_path: Path) -> None:
     fields = {**SMALL, "local_optimizer": "adam(amsgrad=True)", **method}
-    kept = run(Experiment(**fields, local_optimizer_state="keep", out=tmp_path / "kept"))
-    with pytest.raises(Killed):
-        run(Experiment(**fields, local_optimizer_state="keep", out=tmp_path / "killed"), callbacks=[KillAt(11)])
-    resumed = resume(tmp_path / "killed")
-    assert events(resumed.directory) == events(kept.directory)
-    assert resumed.summary["model_sha256"] == kept.summary["model_sha256"]
-    fedraa.replay(resumed.directory)
+    kept = check_resume(fields | {"local_optimizer_state": "keep"}, tmp_path, kill_at=11)
     reset = run(Experiment(**fields, out=tmp_path / "reset"))
     assert reset.summary["model_sha256"] != kept.summary["model_sha256"]
     assert reset.summary["bytes_up"] == kept.summary["bytes_up"]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from equal_runs import check_resume
 from refusals import refuses
 from torch import nn
 
@@ -50,10 +51,6 @@ def model(method: str) -> nn.Module:
     return roomy() if method == "flora" else adapted()
 
 
-def lines(history: fl.History) -> list[dict[str, object]]:
-    return [{key: value for key, value in line.items() if key != "wall"} for line in history.lines()]
-
-
 def arrays(state: Any) -> Iterator[np.ndarray]:
     if isinstance(state, np.ndarray):
         yield state
@@ -64,14 +61,8 @@ def arrays(state: Any) -> Iterator[np.ndarray]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_it_trains_resumes_exactly_and_is_replayed(method: str, tmp_path: Path) -> None:
-    given: dict[str, Any] = {"dataset": dataset(), **fields(method)}
-    whole = fl.run(model=model(method), out=tmp_path / "whole", **given)
-    with pytest.raises(Killed):
-        fl.run(model=model(method), out=tmp_path / "cut", callbacks=[KillAt(10)], **given)
-    again = fl.resume(tmp_path / "cut", model=model(method), dataset=given["dataset"])
-    assert lines(again) == lines(whole)
-    assert (tmp_path / "cut" / "model.pt").read_bytes() == (tmp_path / "whole" / "model.pt").read_bytes()
-    assert "consistent" in fl.replay(tmp_path / "whole")
+    objects = {"model": model(method), "dataset": dataset()}
+    whole = check_resume(fields(method) | objects, tmp_path, kill_at=10, **objects)
     assert whole.evals["loss"].iloc[-1] != whole.evals["loss"].iloc[0]
     state, start = torch.load(tmp_path / "whole" / "model.pt", weights_only=True), model(method).state_dict()
     base = [name for name in state if "base" in name]

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from equal_runs import check_resume, lines
 from refusals import refuses
 
 import fedraa
-from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
 from fedraa.client.trainer import Trainer
 from fedraa.engine.build import build_run
@@ -26,11 +26,6 @@ SMALL: dict[str, Any] = {
     "compute": "lognormal:1",
     "max_participations": 3,
 }
-
-
-def events(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
 def count_kind(history: History, kind: str) -> Counter[int]:
@@ -53,15 +48,9 @@ def count_kind(history: History, kind: str) -> Counter[int]:
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_run_ends_when_every_client_has_had_its_tasks(fields: dict[str, Any], tmp_path: Path) -> None:
-    whole = run(Experiment(**{**SMALL, **fields}, out=tmp_path / "whole"))
+    whole = check_resume(SMALL | fields, tmp_path, kill_at=7)
     assert whole.summary["reason"] == "participations"
     assert count_kind(whole, "dispatch") == dict.fromkeys(range(6), 3)
-    with pytest.raises(Killed):
-        run(Experiment(**{**SMALL, **fields}, out=tmp_path / "killed"), callbacks=[KillAt(7)])
-    resumed = resume(tmp_path / "killed")
-    assert events(resumed.directory) == events(whole.directory)
-    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
-    assert "consistent" in fedraa.replay(whole.directory)
     with refuses("run"):
         resume(tmp_path / "whole", **{name: 1000 for name in ("rounds", "updates") if name in fields})
 
@@ -90,7 +79,7 @@ def test_a_larger_bound_than_the_run_needs_changes_nothing(tmp_path: Path) -> No
     bounded = run(Experiment(**fields | {"max_participations": 4}, out=tmp_path / "bounded"))
     free = run(Experiment(**fields | {"max_participations": None}, out=tmp_path / "free"))
     assert bounded.summary["reason"] == "steps"
-    assert events(bounded.directory) == events(free.directory)
+    assert lines(bounded.directory) == lines(free.directory)
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from equal_runs import check_resume
 from refusals import refuses
 from torch import nn
 
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
-from fedraa import Experiment, resume, run
+from fedraa import Experiment, run
 from fedraa.cli.plan import client_bytes
 from fedraa.engine.build import build_run
 from fedraa.engine.memory_check import Need
-from fedraa.rundir.history import History
 
 SMALL: dict[str, Any] = {
     "engine": "local",
@@ -54,11 +54,6 @@ RUNS: list[dict[str, Any]] = [
 ]
 
 
-def events(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
-
-
 @pytest.mark.parametrize(
     ("method", "values"),
     [
@@ -81,28 +76,13 @@ def test_memory_counts_the_values_of_each_client(method: str, values: Callable[[
 
 @pytest.mark.parametrize("fields", DYNAMIC, ids=lambda fields: str(fields["method"]))
 def test_killed_run_resumes_with_the_kept_terms(fields: dict[str, Any], tmp_path: Path) -> None:
-    whole = run(Experiment(**SMALL, **fields, out=tmp_path / "whole"))
-    with pytest.raises(Killed):
-        run(Experiment(**SMALL, **fields, out=tmp_path / "killed"), callbacks=[KillAt(3)])
-    resumed = resume(tmp_path / "killed")
-    assert events(resumed.directory) == events(whole.directory)
-    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
-    fedraa.replay(resumed.directory)
+    check_resume(SMALL | fields, tmp_path, kill_at=3)
 
 
 @pytest.mark.parametrize("fields", RUNS, ids=lambda fields: str(fields["method"]))
 def test_killed_run_resumes_with_the_personal_models(fields: dict[str, Any], tmp_path: Path) -> None:
-    whole = run(Experiment(**SMALL, **fields, out=tmp_path / "whole"))
-    kill_at = 3 if "rounds" in fields else 11
-    with pytest.raises(Killed):
-        run(Experiment(**SMALL, **fields, out=tmp_path / "killed"), callbacks=[KillAt(kill_at)])
-    resumed = resume(tmp_path / "killed")
-    assert events(resumed.directory) == events(whole.directory)
-    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
-    personal = whole.evals.filter(like="personal_")
-    np.testing.assert_array_equal(resumed.evals.filter(like="personal_"), personal)
-    assert personal["personal_mean"].iloc[-1] > whole.evals["client_mean"].iloc[-1]
-    fedraa.replay(resumed.directory)
+    whole = check_resume(SMALL | fields, tmp_path, kill_at=3 if "rounds" in fields else 11)
+    assert whole.evals["personal_mean"].iloc[-1] > whole.evals["client_mean"].iloc[-1]
 
 
 def batch_norm_model() -> nn.Module:

@@ -5,15 +5,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equal_runs import check_resume
 from refusals import refuses
 from torch import nn
 
 import fedraa
-from benchmarks.system.killing import KillAt, Killed
-from fedraa import Experiment, resume, run
+from fedraa import Experiment, run
 from fedraa.cli.plan_privacy import privacy_lines
 from fedraa.engine.build import build_run
-from fedraa.rundir.history import History
 
 pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
 
@@ -27,11 +26,6 @@ SMALL: dict[str, Any] = {
     "quiet": True,
 }
 ADAPTIVE = "central-adaptive(bit_noise=2.0)"
-
-
-def events(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
 
 
 # A mean over the clients that have a label would reveal these clients.
@@ -58,21 +52,13 @@ NO_HEAD = {"update.owned_head": False}
     ids=lambda fields: f"{fields['method']}-{fields['privacy']}",
 )
 def test_private_run_resumes_and_replays(fields: dict[str, Any], tmp_path: Path) -> None:
-    whole = run(Experiment(**SMALL, **fields, out=tmp_path / "whole"))
-    with pytest.raises(Killed):
-        run(Experiment(**SMALL, **fields, out=tmp_path / "killed"), callbacks=[KillAt(7)])
-    resumed = resume(tmp_path / "killed")
-    assert events(resumed.directory) == events(whole.directory)
-    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
-    assert resumed.summary["privacy"] == whole.summary["privacy"]
-    assert resumed.summary["privacy"]["epsilon"] > 0
-    fedraa.replay(resumed.directory)
+    assert check_resume(SMALL | fields, tmp_path, kill_at=7).summary["privacy"]["epsilon"] > 0
 
 
 def test_empty_poisson_rounds_are_logged_and_move_the_model(tmp_path: Path) -> None:
     fields = {"method": "fedavg", "weights": "uniform", "participation": "poisson:0.02", "privacy": "central"}
     history = run(Experiment(**SMALL, **fields, rounds=6, out=tmp_path / "run"))
-    rounds = [line for line in events(tmp_path / "run") if line["kind"] == "round"]
+    rounds = [line for line in history.lines() if line["kind"] == "round"]
     assert len(rounds) == history.summary["privacy"]["releases"] == 6
     assert any(line["clients"] == 0 for line in rounds)
     losses = history.evals["loss"].to_numpy()

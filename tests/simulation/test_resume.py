@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equal_runs import lines, same_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from needed_models import needed_model
@@ -37,21 +38,8 @@ def experiment(method: str, out: Path, **changes: object) -> Experiment:
     return drop_unused_options(Experiment(**{"method": method, **small, "out": out, **changes}))
 
 
-def lines(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
-
-
 def commits(directory: Path) -> int:
     return sum(line["kind"] == "commit" for line in lines(directory))
-
-
-def same_run(directory: Path, undisturbed: Path) -> None:
-    assert lines(directory) == lines(undisturbed)
-    assert History(directory).evals.drop(columns="wall").equals(History(undisturbed).evals.drop(columns="wall"))
-    ours, theirs = History(directory).summary, History(undisturbed).summary
-    assert {**ours, "wall": 0} == {**theirs, "wall": 0}
-    assert (directory / "model.pt").read_bytes() == (undisturbed / "model.pt").read_bytes()
 
 
 def killed(trial: Experiment, commit: int) -> None:

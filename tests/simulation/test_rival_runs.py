@@ -16,14 +16,13 @@ from fedraa.cli.plan_outlook import first_ledger, make_task_cost
 from fedraa.composition.registry import list_methods
 from fedraa.devices.availability import Timing
 from fedraa.engine.build import build_run
-from fedraa.engine.factories import make_cost_model
+from fedraa.engine.factories import make_planner
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.memory_check import Need
 from fedraa.errors import Inconsistent
 from fedraa.replay.replay import replay
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.settings.resolve import resolve_method
-from schedulers import SCHEDULERS, SchedulerRunner
 
 METHODS = list_methods()
 
@@ -112,8 +111,7 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"clients": CLIENTS, "hidden": (100,), "updates": 60, "engine": "local", **UNEVEN}
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
     spec = build_run(Experiment(method=method, **flags), dataset=fl.Dataset("even", x, y, x[:20], y[:20], 2))
-    planner = SchedulerRunner(SCHEDULERS["gre-raa"]())
-    planner.plan(make_cost_model(spec).table([part.widths for part in spec.submodels]), None)
+    planner = make_planner(spec)
     update: Any = spec.method.update
     cost = make_task_cost(spec, np.arange(CLIENTS))
     dry = dry_run(first_ledger(spec, planner), update, Timing(3, 0.1), cost, steps=60)

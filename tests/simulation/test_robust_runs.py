@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from equal_runs import check_resume
 from refusals import refuses
 
 import fedraa
-from benchmarks.system.killing import KillAt, Killed
-from fedraa import Experiment, resume, run
+from fedraa import Experiment, run
 from fedraa.client.trainer import Trainer
 from fedraa.composition.registry import find_method
 from fedraa.engine.build import build_run
@@ -29,23 +29,6 @@ SMALL: dict[str, Any] = {
 }
 
 
-def events(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
-
-
-def check_resume_and_replay(fields: dict[str, Any], directory: Path, kill_at: int) -> History:
-    """Assert that a run that is killed after `kill_at` commits and resumed equals an undisturbed one."""
-    whole = run(Experiment(**SMALL, **fields, out=directory / "whole"))
-    with pytest.raises(Killed):
-        run(Experiment(**SMALL, **fields, out=directory / "killed"), callbacks=[KillAt(kill_at)])
-    resumed = resume(directory / "killed")
-    assert events(resumed.directory) == events(whole.directory)
-    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
-    fedraa.replay(resumed.directory)
-    return whole
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -62,7 +45,7 @@ def check_resume_and_replay(fields: dict[str, Any], directory: Path, kill_at: in
     ids=lambda fields: f"{fields['method']}-{fields['aggregator']}",
 )
 def test_killed_rounds_resume_and_replay(fields: dict[str, Any], tmp_path: Path) -> None:
-    whole = check_resume_and_replay({**fields, "rounds": 4}, tmp_path, kill_at=19)
+    whole = check_resume({**SMALL, **fields, "rounds": 4}, tmp_path, kill_at=19)
     mean = run(Experiment(**SMALL, method=fields["method"], rounds=4, out=tmp_path / "mean"))
     assert mean.summary["model_sha256"] != whole.summary["model_sha256"]
 
@@ -77,7 +60,7 @@ def test_killed_rounds_resume_and_replay(fields: dict[str, Any], tmp_path: Path)
     ids=lambda fields: str(fields["method"]),
 )
 def test_killed_buffers_resume_and_replay(fields: dict[str, Any], tmp_path: Path) -> None:
-    check_resume_and_replay({**fields, "updates": 6}, tmp_path, kill_at=23)
+    check_resume({**SMALL, **fields, "updates": 6}, tmp_path, kill_at=23)
 
 
 def test_buffer_waits_for_clients_and_averages_the_deltas_of_one() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from equal_runs import check_resume
 from refusals import refuses
 from torch import nn
 
@@ -42,23 +43,11 @@ class LeastTrained(fedraa.Selection):
         return sorted(view.candidates.tolist(), key=values.__getitem__)[: min(3, view.count)]
 
 
-def events(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
-
-
 def check_resume_and_replay(fields: dict[str, Any], directory: Path, kill_at: int) -> History:
     """Assert that a run that is killed after `kill_at` commits and resumed equals an undisturbed one."""
-    whole = run(Experiment(**{**SMALL, **fields}, out=directory / "whole"))
-    with pytest.raises(Killed):
-        run(Experiment(**{**SMALL, **fields}, out=directory / "killed"), callbacks=[KillAt(kill_at)])
     # A run with a custom object needs the object again.
-    objects = {name: value for name, value in fields.items() if isinstance(value, fedraa.Selection)}
-    resumed = resume(directory / "killed", **{name: type(value)() for name, value in objects.items()})
-    assert events(resumed.directory) == events(whole.directory)
-    assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
-    fedraa.replay(resumed.directory)
-    return whole
+    objects = {name: type(value)() for name, value in fields.items() if isinstance(value, fedraa.Selection)}
+    return check_resume(SMALL | fields, directory, kill_at, **objects)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection, wait
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
+from benchmarks.system.bare import Settings, train_model
 from benchmarks.system.peer_programs.peer_work import Work, now, report
 
 State = dict[str, torch.Tensor]
@@ -89,6 +89,7 @@ def serve(pipe: Connection, work: Work) -> None:
     """For each request of the parent process, train the requested clients and send the sum of their models."""
     torch.set_num_threads(1)
     model = work.make_model()
+    settings = Settings(work.epochs, work.batch, work.lr, momentum=0.0)
     data = {client: work.client(client) for client in range(work.clients)}
     while True:
         request, clients = pipe.recv()
@@ -96,13 +97,7 @@ def serve(pipe: Connection, work: Work) -> None:
         total = {name: torch.zeros_like(value) for name, value in initial.items()}
         for client in clients:
             model.load_state_dict(initial)
-            optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
-            x, y = data[client]
-            for _ in range(work.epochs):
-                for rows in torch.split(torch.randperm(len(y)), work.batch):
-                    optimizer.zero_grad()
-                    torch.autograd.backward([F.cross_entropy(model(x[rows]), y[rows])])
-                    optimizer.step()
+            train_model(model, *data[client], settings)
             for name, value in model.state_dict().items():
                 total[name] += value
         pipe.send({name: value.numpy() for name, value in total.items()})

@@ -9,8 +9,8 @@ from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import nn
-from torch.nn import functional as F
 
+from benchmarks.system.bare import Settings, train_model
 from benchmarks.system.peer_programs.peer_work import Work, now, report
 
 
@@ -32,13 +32,8 @@ class Client(NumPyClient):  # type: ignore[misc]
         work = self._work
         model = work.make_model()
         load(model, parameters)
-        optimizer = torch.optim.SGD(model.parameters(), lr=work.lr)
         x, y = work.client(self._client)
-        for _ in range(work.epochs):
-            for rows in torch.split(torch.randperm(len(y)), work.batch):
-                optimizer.zero_grad()
-                torch.autograd.backward([F.cross_entropy(model(x[rows]), y[rows])])
-                optimizer.step()
+        train_model(model, x, y, Settings(work.epochs, work.batch, work.lr, momentum=0.0))
         return [value.numpy() for value in model.state_dict().values()], len(y), {}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from equal_runs import lines, same_run
 from refusals import refuses
 
 from fedraa.api import resume, run
@@ -23,17 +24,6 @@ START = RunStart(Experiment(), Path("run"), Limits(None, None, None), resumed=Fa
 
 def experiment(out: Path, **changes: Any) -> Experiment:
     return Experiment(**SMALL | {"eval_every": 4, "checkpoint_every": 3, "out": out} | changes)
-
-
-def lines(directory: Path) -> list[dict[str, object]]:
-    """Return the log without real times."""
-    return [{key: value for key, value in line.items() if key != "wall"} for line in History(directory).lines()]
-
-
-def same_run(directory: Path, undisturbed: Path) -> None:
-    assert lines(directory) == lines(undisturbed)
-    ours, theirs = History(directory).summary, History(undisturbed).summary
-    assert {**ours, "wall": 0} == {**theirs, "wall": 0}
 
 
 class Records(Callback):

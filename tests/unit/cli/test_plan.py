@@ -17,15 +17,13 @@ from fedraa.cli.plan_outlook import Totals, first_ledger, first_round, make_task
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build_run
-from fedraa.engine.factories import make_cost_model
+from fedraa.engine.factories import make_planner
 from fedraa.engine.forecast import dry_run
-from schedulers import SCHEDULERS, SchedulerRunner
 
 
 def forecast(experiment: Experiment, **limits: Any) -> Any:
     spec = build_run(experiment)
-    planner = SchedulerRunner(SCHEDULERS[spec.method.schedule.scheduler]())
-    planner.plan(make_cost_model(spec).table([submodel.widths for submodel in spec.submodels]), None)
+    planner = make_planner(spec)
     cost = make_task_cost(spec, np.arange(len(spec.fleet)))
     update: Any = spec.method.update
     timing = Timing(experiment.seed, experiment.duration_jitter)

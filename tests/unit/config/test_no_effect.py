@@ -18,7 +18,12 @@ from fedraa.composition.registry import find_method, list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
 from fedraa.data import make_partitioner
-from fedraa.data.partition import Dirichlet, Hsu, Labels, LogNormal, Noise, PowerLaw, Rotation, SortedShards
+from fedraa.data.partition.dirichlet import Dirichlet
+from fedraa.data.partition.features import Noise, Rotation
+from fedraa.data.partition.hsu import Hsu
+from fedraa.data.partition.labels import Labels
+from fedraa.data.partition.quantity import LogNormal, PowerLaw
+from fedraa.data.partition.shards import SortedShards
 from fedraa.engine.build import build_run
 from fedraa.settings.resolve import drop_unused_options, resolve_method
 

@@ -6,8 +6,9 @@ from refusals import refuses
 from scipy import stats
 
 from fedraa.data import divide_samples, make_partitioner
-from fedraa.data.partition import Hsu, Mixture
 from fedraa.data.partition.equal_shards import draw_equal_shards
+from fedraa.data.partition.hsu import Hsu
+from fedraa.data.partition.mixture import Mixture
 
 LABELS = np.repeat(np.arange(10), 1000)
 

@@ -13,7 +13,9 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from fedraa.config.experiment import Experiment
-from fedraa.data import DATASETS, DivisionSettings, Iid, divide_dataset, load_dataset, make_partitioner
+from fedraa.data import DivisionSettings, divide_dataset, load_dataset, make_partitioner
+from fedraa.data.load import DATASETS
+from fedraa.data.partition.iid import Iid
 from fedraa.engine import build
 
 REAL = Path(__file__).parents[4] / "shared" / "data"

@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refuses
 
-from fedraa.data import Dataset, Partition, Shards, divide_samples, federate_dataset, make_partitioner
+from fedraa.data import Dataset, divide_samples, make_partitioner
+from fedraa.data.federated import federate_dataset
+from fedraa.data.partition.partitioner import Partition, Shards
 
 
 def labels(per_class, classes=10):

@@ -7,8 +7,9 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import DivisionSettings, Iid, divide_dataset
+from fedraa.data import DivisionSettings, divide_dataset
 from fedraa.data.check import as_dataset
+from fedraa.data.partition.iid import Iid
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -12,7 +12,8 @@ from refusals import refuses
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 
 import fedraa as fl
-from fedraa.data import DivisionSettings, Iid, as_dataset, divide_dataset
+from fedraa.data import DivisionSettings, as_dataset, divide_dataset
+from fedraa.data.partition.iid import Iid
 from fedraa.data.sources.rows import as_rows
 
 X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)

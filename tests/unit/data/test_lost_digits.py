@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import fedraa as fl
-from fedraa.data import DivisionSettings, Iid, divide_dataset, load_dataset
+from fedraa.data import DivisionSettings, divide_dataset, load_dataset
 from fedraa.data.check import as_dataset
+from fedraa.data.partition.iid import Iid
 from fedraa.data.precision import warn_lost_digits
 from fedraa.errors import RunWarning
 

@@ -10,7 +10,10 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import Dirichlet, Iid, Labels, divide_samples, make_partitioner
+from fedraa.data import divide_samples, make_partitioner
+from fedraa.data.partition.dirichlet import Dirichlet
+from fedraa.data.partition.iid import Iid
+from fedraa.data.partition.labels import Labels
 
 Y = np.arange(60) % 3
 Y_TEST = np.repeat([0, 1, 2], 20)

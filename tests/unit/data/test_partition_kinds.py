@@ -8,8 +8,9 @@ from refusals import refuses
 from scipy import ndimage
 
 from fedraa.data import divide_samples, make_partitioner
-from fedraa.data.partition import Colour, Natural, PowerLaw, Rotation
-from fedraa.data.partition.quantity import apportion_sizes, round_shares
+from fedraa.data.partition.features import Colour, Rotation
+from fedraa.data.partition.natural import Natural
+from fedraa.data.partition.quantity import PowerLaw, apportion_sizes, round_shares
 
 LABELS = np.arange(60) % 3
 TEST = np.repeat([0, 1, 2], 10)

@@ -11,7 +11,8 @@ from PIL import Image
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.data import DivisionSettings, Iid, divide_dataset, load_dataset
+from fedraa.data import DivisionSettings, divide_dataset, load_dataset
+from fedraa.data.partition.iid import Iid
 from fedraa.objectives import describe_misfit, make_objective
 
 X, Y = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32), np.arange(12) % 3

@@ -10,7 +10,8 @@ from refusals import refuses
 from torch import Tensor
 
 import fedraa as fl
-from fedraa.data.transforms import Crop, Flip, Normalize, make_transforms
+from fedraa.data.transforms import make_transforms
+from fedraa.data.transforms.images import Crop, Flip, Normalize
 from fedraa.rng import generator
 
 IMAGES = np.random.default_rng(0).standard_normal((6, 3, 8, 10)).astype(np.float32)

@@ -8,8 +8,8 @@ import pytest
 from refusals import refuses
 
 from fedraa import Dataset, Experiment
-from fedraa.client import Trainer
 from fedraa.client.auto_steps import AutoSteps
+from fedraa.client.trainer import Trainer
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model, make_server, make_worker_spec
 from fedraa.engine.run_spec import RunSpec
@@ -50,7 +50,7 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
         assert steps[1] == 2 < steps[0] < steps[2]
         table = costs.table([part.widths for part in run.submodels])[:, [(2,), (6,)].index(widths)]
         np.testing.assert_allclose(table, move + steps * step)
-        np.testing.assert_allclose([costs.cost(widths, n, 4 * size, 4 * size) for n in range(3)], table)
+        np.testing.assert_allclose([costs.cost(widths, n, 4 * size, 4 * size).duration for n in range(3)], table)
         np.testing.assert_allclose(costs.step_rates([widths], table[:, None]), steps / table)
 
 

@@ -191,5 +191,5 @@ def test_energy_does_not_depend_on_the_speed_of_the_wall_clock(devices: Path) ->
     for clock in ({}, {"clock": "wall", "time_scale": 0.01}):
         spec = build_run(Experiment(**fields, **clock))
         costs = make_cost_model(spec)
-        energies.append(costs.energy(spec.submodels[0].widths, 0, 1000, 1000, 0.0))
+        energies.append(costs.cost(spec.submodels[0].widths, 0, 1000, 1000, 0.0).energy)
     assert energies[0] == energies[1]

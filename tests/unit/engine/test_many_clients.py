@@ -74,11 +74,11 @@ def test_a_large_fleet_learns_from_several_answers_at_a_time_and_across_a_resump
     costs, shapes = make_cost_model(spec), [spec.submodels[0].widths]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     for client in range(9):
-        assert not costs.observe(shapes[0], client, 3 * costs.cost(shapes[0], client, sent, sent))
+        assert not costs.observe(shapes[0], client, 3 * costs.cost(shapes[0], client, sent, sent).duration)
     resumed = make_cost_model(spec)
     resumed.restore(json.loads(json.dumps(costs.state())))
     assert resumed.table(shapes).tolist() == before.tolist()
-    assert resumed.observe(shapes[0], 9, 3 * costs.cost(shapes[0], 9, sent, sent))
+    assert resumed.observe(shapes[0], 9, 3 * costs.cost(shapes[0], 9, sent, sent).duration)
     after = resumed.table(shapes)
     assert after[:10] == pytest.approx(3 * before[:10])
     assert after[10:].tolist() == before[10:].tolist()

@@ -18,7 +18,7 @@ from fedraa.cli.display import print_result
 from fedraa.cli.main import COMMANDS, Run
 from fedraa.cli.parse import parse_command
 from fedraa.report.command import run_command
-from schedulers import Random
+from schedulers.baselines import Random
 
 SMALL = {"clients": 3, "local_steps": 1, "engine": "local", "quiet": True}
 

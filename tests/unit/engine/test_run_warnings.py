@@ -17,7 +17,8 @@ from fedraa.cli.main import main
 from fedraa.engine.build import build_run
 from fedraa.engine.run_warnings import find_probabilities, find_stacked_convolutions
 from fedraa.errors import RunWarning
-from fedraa.objectives import Classification, MultiLabel, NextToken, Objective, Regression, Segmentation
+from fedraa.objectives import Classification, Objective
+from fedraa.objectives.builtin import MultiLabel, NextToken, Regression, Segmentation
 from fedraa.report.runs import load_groups
 from fedraa.report.tables import make_run_table, table_metrics
 from fedraa.rundir.summary import NO_STEP

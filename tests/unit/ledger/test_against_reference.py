@@ -22,7 +22,8 @@ from fedraa.ledger.participation import Sample, draw_cohort
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.replay.log_line import Line
 from fedraa.rng import generator
-from schedulers import SCHEDULERS, Scheduler, SchedulerRunner, SchedulingContext
+from schedulers import SCHEDULERS, Scheduler, SchedulerRunner
+from schedulers.protocol import SchedulingContext
 
 SEED, CLIENTS, FRAGMENTS = 11, 5, 3
 SAMPLES = (1, 5, 2, 8, 3)
@@ -76,9 +77,7 @@ class Setting:
         make = ALL_SCHEDULERS[self.scheduler]
         if make is None:
             return None
-        planner = SchedulerRunner(make())
-        planner.plan(self.costs(), None)
-        return planner
+        return SchedulerRunner.planned(make(), self.costs())
 
     def cohort(self, round: int, quarantined: Any) -> Sequence[int]:
         return draw_cohort(Sample(3), CLIENTS, round, SEED, quarantined)

@@ -11,7 +11,8 @@ from refusals import refuses
 from torch import Tensor, nn
 
 import fedraa as fl
-from fedraa.client import LocalTraining, Trainer
+from fedraa.client import LocalTraining
+from fedraa.client.trainer import Trainer
 from fedraa.messages import Task
 from fedraa.submodels import flatten_parameters, trace_module
 from fedraa.submodels.flat import frozen_parameters

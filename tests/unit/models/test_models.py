@@ -10,9 +10,11 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedraa import Experiment
-from fedraa.models import MODELS, Scaler, build_model, reestimate_statistics, set_scaler_rate
-from fedraa.models.build import refuse_misfit
+from fedraa.models import build_model, set_scaler_rate
+from fedraa.models.build import MODELS, refuse_misfit
 from fedraa.models.resnet import group_norm
+from fedraa.models.scaler import Scaler
+from fedraa.models.statistics import reestimate_statistics
 from fedraa.models.vit import Attention
 
 CIFAR = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))

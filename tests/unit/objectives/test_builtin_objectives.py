@@ -8,15 +8,8 @@ import pytest
 import torch
 from refusals import refuses
 
-from fedraa.objectives import (
-    OBJECTIVE,
-    Classification,
-    MultiLabel,
-    NextToken,
-    Objective,
-    Regression,
-    Segmentation,
-)
+from fedraa.objectives import Classification, Objective
+from fedraa.objectives.builtin import OBJECTIVE, MultiLabel, NextToken, Regression, Segmentation
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(5)

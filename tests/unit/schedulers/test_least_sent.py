@@ -5,12 +5,12 @@ import heapq
 import numpy as np
 import pytest
 
-from schedulers import FragmentStats, GreRAA, LeastSent, SchedulerRunner
+from schedulers import FragmentStats, GreRAA, SchedulerRunner
+from schedulers.least_sent import LeastSent
 
 
 def chosen(scheduler: type, costs: np.ndarray, bound: float | None, tasks: int) -> list[int]:
-    planner, standing = SchedulerRunner(scheduler()), FragmentStats.start(costs.shape[1])
-    planner.plan(costs, bound)
+    planner, standing = SchedulerRunner.planned(scheduler(), costs, bound), FragmentStats.start(costs.shape[1])
     picks = []
     for client in range(tasks):
         rng = np.random.default_rng(client)
@@ -40,8 +40,8 @@ SHARES = {2: (0.4, 0.6), 3: (0.2, 0.3, 0.5), 4: (0.1, 0.2, 0.3, 0.4), 5: (0.05, 
 def crowding(scheduler: GreRAA, fragments: int, tasks: int = 4000) -> float:
     """Return the mean number of other tasks on the same fragment when a task starts: 5 slow and 5 fast clients."""
     costs = np.array(SHARES[fragments])[None, :] / np.repeat([1.0, 3.0], 5)[:, None]
-    runner, stats, rng = SchedulerRunner(scheduler), FragmentStats.start(fragments), np.random.default_rng(0)
-    runner.plan(costs, None)
+    runner = SchedulerRunner.planned(scheduler, costs)
+    stats, rng = FragmentStats.start(fragments), np.random.default_rng(0)
     due: list[tuple[float, int, int]] = []
     crowd = []
     idle, now = list(range(10)), 0.0

@@ -6,20 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from schedulers import (
-    SCHEDULERS,
-    FragmentStats,
-    GreRAA,
-    MinimumPriority,
-    Offline,
-    Random,
-    Scheduler,
-    SchedulerRunner,
-    SchedulingContext,
-    WrongChoice,
-    delay_bound,
-    offline_sets,
-)
+from schedulers import SCHEDULERS, FragmentStats, GreRAA, Scheduler, SchedulerRunner, WrongChoice, delay_bound
+from schedulers.baselines import MinimumPriority, Offline, Random
+from schedulers.bound import offline_sets
+from schedulers.protocol import SchedulingContext
 
 RATIOS = {2: (0.4, 0.6), 3: (0.2, 0.3, 0.5), 4: (0.1, 0.2, 0.3, 0.4), 5: (0.05, 0.1, 0.2, 0.3, 0.35)}
 INF = np.inf
@@ -29,12 +19,6 @@ def costs(fragments: int, slow: int = 5, clients: int = 10) -> npt.NDArray[np.fl
     """Return c[n, j] = share of fragment j over compute speed, 1 for the first `slow` clients and 3 for the others."""
     compute = np.where(np.arange(clients) < slow, 1.0, 3.0)
     return np.array(RATIOS[fragments])[None, :] / compute[:, None]
-
-
-def planned(scheduler: Scheduler, table: npt.NDArray[np.float64], bound: float | None = None) -> SchedulerRunner:
-    planner = SchedulerRunner(scheduler)
-    planner.plan(table, bound)
-    return planner
 
 
 def choose(
@@ -59,7 +43,7 @@ class Fixed(Scheduler):
 def test_wrong_choice_is_refused(choice: object) -> None:
     table = costs(4)
     table[0, 3] = INF
-    planner = planned(Fixed(choice), table)
+    planner = SchedulerRunner.planned(Fixed(choice), table)
     with pytest.raises(WrongChoice) as caught:
         choose(planner, 0, 0, np.zeros(4, np.int64), np.random.default_rng(0))
     assert "Fixed" in caught.value.problem
@@ -87,7 +71,7 @@ def test_the_table_of_delay_bounds(fragments: int) -> None:
 @pytest.mark.parametrize(("fragments", "slow_set"), [(2, [0]), (3, [0, 1]), (4, [0, 1]), (5, [0, 1, 2])])
 def test_feasible_sets_at_half_slow(fragments: int, slow_set: list[int]) -> None:
     table = costs(fragments)
-    scheduler = planned(GreRAA(), table)
+    scheduler = SchedulerRunner.planned(GreRAA(), table)
     for client in range(10):
         assert scheduler.feasible(client).tolist() == (slow_set if client < 5 else list(range(fragments)))
 
@@ -96,16 +80,16 @@ def test_the_bound_is_compared_with_tolerance() -> None:
     table = np.array([[0.1 + 0.2, 0.5]])
     # The difference is one rounding unit (ulp).
     assert table[0, 0] > 0.3
-    assert planned(GreRAA(), table, 0.3).feasible(0).tolist() == [0]
+    assert SchedulerRunner.planned(GreRAA(), table, 0.3).feasible(0).tolist() == [0]
     # One more sample in 144 is within the tolerance.
-    assert planned(GreRAA(), table, 0.3 / 1.009).feasible(0).tolist() == [0]
-    assert planned(GreRAA(), table, 0.3 / 1.02).feasible(0).tolist() == []
+    assert SchedulerRunner.planned(GreRAA(), table, 0.3 / 1.009).feasible(0).tolist() == [0]
+    assert SchedulerRunner.planned(GreRAA(), table, 0.3 / 1.02).feasible(0).tolist() == []
 
 
 def test_client_without_a_feasible_fragment_gets_its_cheapest() -> None:
     """Learned costs may exceed a delay bound that the user set."""
     table = costs(4)
-    runner = planned(GreRAA(), table, bound=0.01)
+    runner = SchedulerRunner.planned(GreRAA(), table, bound=0.01)
     assert runner.feasible(0).tolist() == []
     counts = np.zeros(4, np.int64)
     assert choose(runner, 0, 0, counts, np.random.default_rng(0)) == table[0].argmin()
@@ -122,7 +106,7 @@ def test_offline_sets_leave_no_client_and_no_fragment_out() -> None:
 
 
 def test_offline_cycles_through_what_a_client_owns() -> None:
-    scheduler = planned(Offline(), costs(4, slow=1, clients=2), 1.0)
+    scheduler = SchedulerRunner.planned(Offline(), costs(4, slow=1, clients=2), 1.0)
     counts, rng = np.zeros(4, np.int64), np.random.default_rng(0)
     assert [choose(scheduler, 0, turn, counts, rng) for turn in range(4)] == [1, 0, 1, 0]
     assert [choose(scheduler, 1, turn, counts, rng) for turn in range(3)] == [3, 2, 3]
@@ -133,7 +117,7 @@ def test_what_a_device_cannot_hold_is_never_given_out() -> None:
     counts = np.array([9, 0, 0])
     rng = np.random.default_rng(0)
     for make in SCHEDULERS.values():
-        scheduler = planned(make(), table)
+        scheduler = SchedulerRunner.planned(make(), table)
         assert scheduler.feasible(0).tolist() == [0]
         if make is not Offline:
             assert {choose(scheduler, 0, turn, counts, rng) for turn in range(20)} == {0}
@@ -144,7 +128,7 @@ def test_what_a_device_cannot_hold_is_never_given_out() -> None:
 def test_gre_takes_the_least_updated_feasible_fragment_and_mp_the_least_of_all() -> None:
     table, rng = costs(4), np.random.default_rng(0)
     counts = np.array([5, 4, 1, 0])
-    gre, mp = planned(GreRAA(), table), planned(MinimumPriority(), table)
+    gre, mp = SchedulerRunner.planned(GreRAA(), table), SchedulerRunner.planned(MinimumPriority(), table)
     # The fragments are 0 and 1.
     assert choose(gre, 0, 0, counts, rng) == 1
     assert choose(gre, 9, 0, counts, rng) == 3
@@ -156,7 +140,7 @@ def test_gre_without_a_bound_is_mp() -> None:
     for seed in range(200):
         counts = np.random.default_rng(seed).integers(0, 4, 5)
         draws = [
-            choose(planned(make(), table, INF), seed % 10, 0, counts, np.random.default_rng([1, seed]))
+            choose(SchedulerRunner.planned(make(), table, INF), seed % 10, 0, counts, np.random.default_rng([1, seed]))
             for make in (GreRAA, MinimumPriority)
         ]
         assert draws[0] == draws[1]
@@ -169,7 +153,7 @@ def chi_square(draws: list[int], kinds: int) -> float:
 
 def test_ties_are_broken_uniformly() -> None:
     rng = np.random.default_rng(7)
-    scheduler = planned(GreRAA(), costs(4), INF)
+    scheduler = SchedulerRunner.planned(GreRAA(), costs(4), INF)
     draws = [choose(scheduler, 0, 0, np.array([1, 1, 9, 1]), rng) for _ in range(6000)]
     assert set(draws) == {0, 1, 3}
     # The limit is the 99.9 % point of chi-square with 2 degrees of freedom. The paper's pseudocode would draw the
@@ -179,7 +163,7 @@ def test_ties_are_broken_uniformly() -> None:
 
 def test_random_is_uniform_over_all_fragments_whatever_they_cost() -> None:
     rng = np.random.default_rng(8)
-    scheduler = planned(Random(), costs(4), 0.2)
+    scheduler = SchedulerRunner.planned(Random(), costs(4), 0.2)
     draws = [choose(scheduler, 0, 0, np.array([0, 50, 3, 9]), rng) for _ in range(6000)]
     assert chi_square(draws, 4) < 16.3  # 99.9 % point, 3 degrees of freedom
 
@@ -211,7 +195,7 @@ def simulate(
 def test_throughput_is_one_over_fragments_times_capability(name: str, fragments: int, per_update: float) -> None:
     # With equal shares of updates the mean task is 1/M of the model. The speeds sum to 20, so an update takes 1/(20 M).
     table = costs(fragments)
-    seconds, staleness, counts = simulate(planned(SCHEDULERS[name](), table), table, 8000)
+    seconds, staleness, counts = simulate(SchedulerRunner.planned(SCHEDULERS[name](), table), table, 8000)
     assert seconds == pytest.approx(1 / (20 * fragments), rel=0.02 if name == "random" else 0.01)
     assert seconds == pytest.approx(per_update, rel=0.025)
     # The staleness is N - 1, because every other client has one update between two updates of a client.
@@ -226,7 +210,7 @@ def test_the_planned_bound_always_gives_everyone_work(seed: int) -> None:
     for _ in range(100):
         clients, fragments = int(rng.integers(1, 12)), int(rng.integers(1, 6))
         table = rng.dirichlet(np.ones(fragments))[None, :] / rng.lognormal(size=clients)[:, None]
-        scheduler = planned(GreRAA(), table)
+        scheduler = SchedulerRunner.planned(GreRAA(), table)
         held = [scheduler.feasible(client) for client in range(clients)]
         assert all(feasible.size for feasible in held)
         assert set(np.concatenate(held).tolist()) == set(range(fragments))

@@ -7,11 +7,12 @@ import pytest
 
 from fedraa.components.state import save_state
 from fedraa.devices.availability import Timing
+from fedraa.devices.costs import ModelledCost
 from fedraa.server.partial_work import Deadline, RealPaces, cut_task
 
 # A task of 10 steps of 3 FLOPs each. A step has the modelled duration 1.
 COSTS: Any = SimpleNamespace(
-    cost=lambda widths, client, down, up, now, steps, work: float(10 if steps is None else steps),
+    cost=lambda widths, client, down, up, now, steps, work: ModelledCost(10.0 if steps is None else float(steps), None),
     count_steps=lambda widths, client: 10,
     flops=lambda widths, client, steps: 3.0 * (10 if steps is None else steps),
 )

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from ray import cloudpickle
+from cut_cases import loaded
 from torch import Tensor, nn
 
 from benchmarks.system.cut_check import check_cut, random_cut
-from fedraa.submodels import Traced, drop_weights, flatten_parameters, load_parameters, trace_module
+from fedraa.submodels import flatten_parameters, trace_module
 from fedraa.submodels.resize import SizeFormula
 from fedraa.submodels.tracing.trace import _record_shapes
 from fedraa.submodels.tracing.verify import CutChecker
@@ -234,15 +234,7 @@ def test_cut_recurrent_layers_is_exact(name: str) -> None:
         indices = random_cut(traced, rng)
         check_cut(traced, SEQUENCE, indices, seed)
         expected = traced.cut(indices)(SEQUENCE)
-        torch.testing.assert_close(worker(traced, flatten_parameters(traced.module), indices)(SEQUENCE), expected)
-
-
-def worker(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -> nn.Module:
-    traced = cloudpickle.loads(cloudpickle.dumps(traced))
-    drop_weights(traced.module)
-    module = traced.make_skeleton(traced.widths(indices))
-    load_parameters(module, theta[traced.flat_index(indices)])
-    return module
+        torch.testing.assert_close(loaded(traced, flatten_parameters(traced.module), indices)(SEQUENCE), expected)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -260,7 +252,7 @@ def test_cut_code_with_widths_is_exact(name: str) -> None:
         for batch in (torch.randn(7, 5, 8), torch.randn(1, 5, 8)):
             expected = small(batch)
             assert expected.shape == batch.shape
-            torch.testing.assert_close(worker(traced, flatten_parameters(traced.module), indices)(batch), expected)
+            torch.testing.assert_close(loaded(traced, flatten_parameters(traced.module), indices)(batch), expected)
 
 
 def test_trace_indices_without_values_makes_no_units_of_stray_memory() -> None:

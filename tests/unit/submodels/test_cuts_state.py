@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from ray import cloudpickle
+from cut_cases import loaded
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 
 from benchmarks.system.cut_check import check_cut, random_cut
-from fedraa.submodels import Traced, drop_weights, flatten_parameters, load_parameters, trace_module
+from fedraa.submodels import flatten_parameters, trace_module
 
 VECTOR = torch.randn(4, 6)
 IMAGE = torch.randn(4, 3, 8, 8)
@@ -158,15 +158,6 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
     "old weight norm": (layer_by(nn.utils.weight_norm), VECTOR, [8, 7, 5]),
     "pruning": (layer_by(lambda layer: prune.l1_unstructured(layer, "weight", 0.5)), VECTOR, [5]),
 }
-
-
-def loaded(traced: Traced, theta: np.ndarray, indices: tuple[np.ndarray, ...]) -> nn.Module:
-    """Return the module that a worker trains, made from widths and weights only."""
-    traced = cloudpickle.loads(cloudpickle.dumps(traced))
-    drop_weights(traced.module)
-    module = traced.make_skeleton(traced.widths(indices))
-    load_parameters(module, theta[traced.flat_index(indices)])
-    return module
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -10,17 +10,16 @@ from hypothesis import strategies as st
 from refusals import refuses
 from torch import nn
 
-from fedraa.submodels import (
-    IndexSet,
-    Traced,
+from fedraa.submodels import IndexSet, Traced, take_prefix
+from fedraa.submodels.indices import (
     count_owners,
     deal_disjoint,
+    make_blocks,
     make_fragments,
     random_units,
-    take_prefix,
     take_window,
+    too_small,
 )
-from fedraa.submodels.indices import make_blocks, too_small
 from fedraa.submodels.tracing.trace import trace_module
 
 

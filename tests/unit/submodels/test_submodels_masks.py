@@ -5,7 +5,7 @@ import torch
 from refusals import refuses
 from torch import nn
 
-from fedraa.submodels import draw_bernoulli, random_parts
+from fedraa.submodels.masks import draw_bernoulli, random_parts
 from fedraa.submodels.tracing.trace import trace_module
 
 # The sizes of the parameters are 12, 3, 6 and 2.

@@ -77,12 +77,6 @@ def test_what_is_built_in_keeps_the_promises(kind: str, part: Any) -> None:
     assert findings.lines[-1][0] == "costs"
 
 
-@pytest.fixture
-def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no other processes, because their start takes seconds."""
-    monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
-
-
 class Unseeded(fl.Scheduler):
     def choose(self, view: Any, rng: Any) -> int:
         return int(np.random.default_rng().choice(view.feasible))

@@ -10,21 +10,16 @@ import torch
 from promises import only
 
 import fedraa as fl
-from fedraa.testing import kit
 from fedraa.testing.data_testers import ALONE, EACH, LABELS
 from fedraa.testing.kit import RUNS
 from fedraa.testing.objective_tester import DIRECTION, EXACT, GRADIENT, NUMBERS
 from fedraa.testing.samples import make_images, make_tokens
 from fedraa.testing.tester import GIVEN
 
+pytestmark = pytest.mark.usefixtures("at_home")
+
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((120, 6)).astype(np.float32), np.arange(120) % 3
-
-
-@pytest.fixture(autouse=True)
-def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no other processes, because their start takes seconds."""
-    monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
 
 
 class Quantile(fl.Objective):

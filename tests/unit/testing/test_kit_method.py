@@ -11,18 +11,11 @@ from refusals import refuses
 
 import fedraa as fl
 from fedraa.composition.registry import list_methods
-from fedraa.testing import kit
 from fedraa.testing.kit import MEMORY, PROCESS, STATE
 from fedraa.testing.tester import COVERED, GIVEN
 
 # Two methods with a round state, one with an update rule, and two that need another model.
 FAST = ("scaffold", "mimelite", "fedbuff", "flora", "depthfl-feddyn")
-
-
-@pytest.fixture
-def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start no other processes, because their start takes seconds."""
-    monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
 
 
 @pytest.mark.usefixtures("at_home")

@@ -6,14 +6,10 @@ import pytest
 from promises import only
 
 import fedraa as fl
-from fedraa.testing import kit
 from fedraa.testing.client_testers import MOVES, PIECES
 from fedraa.testing.tester import COVERED
 
-
-@pytest.fixture(autouse=True)
-def no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
+pytestmark = pytest.mark.usefixtures("at_home")
 
 
 class NormalizedStep(fl.LocalOptimizer):
