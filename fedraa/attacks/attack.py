@@ -83,7 +83,9 @@ class Attack:
         raise NotImplementedError
 
 
-ATTACK: ComponentRegistry[Attack] = ComponentRegistry("attack", ("start", "poison", "forge", "collude"))
+ATTACK: ComponentRegistry[Attack] = ComponentRegistry(
+    "attack", ("start", "poison", "forge", "collude"), base="Attack"
+)
 
 
 @dataclass(frozen=True)
