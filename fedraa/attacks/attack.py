@@ -83,9 +83,7 @@ class Attack:
         raise NotImplementedError
 
 
-ATTACK: ComponentRegistry[Attack] = ComponentRegistry(
-    "attack", ("start", "poison", "forge", "collude"), base="Attack"
-)
+ATTACK: ComponentRegistry[Attack] = ComponentRegistry("attack", ("start", "poison", "forge", "collude"), base="Attack")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import nn
 from fedraa.aggregation.label_owners import labels_held
 from fedraa.attacks.attack import AttackPlan, check_attack, make_attack_plan
 from fedraa.client.state_probe import MAX_PROBE_SAMPLES, probe_state
-from fedraa.components.calls import convert_errors
+from fedraa.components.calls import convert_custom_errors, convert_errors
 from fedraa.composition.compatibility import check_transforms
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
@@ -138,7 +138,8 @@ def build_run(
     classes = dataset.classes
 
     def output_misfit(result: Any) -> str | None:
-        return describe_misfit(objective, result, wanted, classes)
+        with convert_custom_errors("objective", objective):
+            return describe_misfit(objective, result, wanted, classes)
 
     doing("checking the model: finding the parts to cut" if method.cuts else "checking the model")
     if model is not None:
