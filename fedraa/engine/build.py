@@ -39,7 +39,7 @@ from fedraa.devices.fedscale import read_fedscale_availability
 from fedraa.devices.link_traces import read_links
 from fedraa.engine.device_memory import warn_of_small_memory
 from fedraa.engine.factories import make_worker_spec
-from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
+from fedraa.engine.model_parts import naming_whole_methods, own_model, refuse_large_tokens, trace_model
 from fedraa.engine.objects import object_names, objects_of
 from fedraa.engine.preflight import (
     check_runnable,
@@ -154,6 +154,7 @@ def build_run(
             seed=experiment.seed,
             misfit=output_misfit,
         )
+    refuse_large_tokens(model, dataset, objective)
     trial_x = map_tree(torch.tensor, take_rows(dataset.x_test, slice(TRIAL_SAMPLES)))
     trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
     refuse_misfit(metrics, model, trial_x, trial_y, objective)
