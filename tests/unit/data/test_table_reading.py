@@ -257,9 +257,7 @@ def test_clients_may_have_words_as_names(tmp_path: Path) -> None:
         pytest.param(b"a,label\n\0\0,1\n", "FILE", "not a text file", id="bytes"),
         pytest.param("a,a,label\n1,2,0\n", "FILE", "'a'", id="equal names"),
         pytest.param(table("5.1,3.5,setosa", "{x},1,{y}", x=X), "FILE", "5.1, 3.5, setosa", id="no header"),
-        pytest.param(
-            table("1,1,7", "{x},1,{y}", x=X), "FILE", "put a line with the names", id="equal numbers"
-        ),
+        pytest.param(table("1,1,7", "{x},1,{y}", x=X), "FILE", "put a line with the names", id="equal numbers"),
         pytest.param(table(",x,label", "{x},1,{y}", x=X), "FILE", "column 1", id="unnamed feature"),
         pytest.param(table("x,label,target", "{x},{y},{y}", x=X), "target", "'label' and 'target'", id="two targets"),
         pytest.param(table("when,label", "2024-01-{i:02d},{y}"), "column 'when' row 1", "dates", id="ISO dates"),
