@@ -109,6 +109,9 @@ BEFORE_THE_START = [
     (attack(poison=returning(None)), "attack", "Odd"),
     (attack(poison=lambda self, x, y, rng: (x[:2], y)), "attack", "Odd.poison"),
     (attack(poison=lambda self, x, y, rng: (x.tolist(), y)), "attack", "Odd"),
+    (attack(poison=lambda self, x, y, rng: (x, y + 1)), "attack", "Odd.poison"),
+    (attack(poison=lambda self, x, y, rng: (x, y - 1)), "attack", "Odd.poison"),
+    (attack(poison=lambda self, x, y, rng: (x, y / 2)), "attack", "Odd.poison"),
     ({"metrics": (leaves,)}, "metrics", "leaves"),
     (
         {"method": "fedavg", "server_optimizer": odd(fl.ServerOptimizer, step=fails, server_lr="x")},
