@@ -52,7 +52,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
     find_added_outputs,
     find_large_inputs,
-    find_probabilities,
+    find_no_logits,
     find_stacked_convolutions,
     find_unused_labels,
     issue_warnings,
@@ -158,7 +158,7 @@ def build_run(
     trial_x = map_tree(torch.tensor, take_rows(dataset.x_test, slice(TRIAL_SAMPLES)))
     trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
     refuse_misfit(metrics, model, trial_x, trial_y, objective)
-    probabilities = find_probabilities(model, example, objective)
+    no_logits = find_no_logits(model, example, objective)
     with naming_whole_methods(method):
         tell = None if experiment.quiet else _write_line
         traced = trace_model(method, model, pair, tell, experiment.cut_layers)
@@ -213,7 +213,7 @@ def build_run(
         (
             find_large_inputs(data, standardise=experiment.standardise),
             find_unused_labels(data),
-            probabilities,
+            no_logits,
             find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
             find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,
