@@ -19,7 +19,14 @@ from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
 from actors.cluster.own_cluster import ClusterWatch, is_joined, is_private_cluster, own_cluster
 from actors.cluster.own_parts import carry_by_value, refuse_unsendable
-from actors.cluster.placement import find_node, group_of, has_resources, make_worker_groups, server_options
+from actors.cluster.placement import (
+    find_missing_resource,
+    find_node,
+    group_of,
+    has_resources,
+    make_worker_groups,
+    server_options,
+)
 from actors.cluster.run_dir_sync import RunDirSync, register_writer
 from actors.pool.data_host import data_checksum
 from actors.pool.liveness import Heartbeat, actor_class
@@ -35,6 +42,7 @@ from fedraa.engine.memory_check import Need
 from fedraa.engine.resume import resume_command
 from fedraa.engine.run_description import describe_run
 from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.run_warnings import issue_warnings
 from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_sigterm
 from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, no_effect_error
 from fedraa.rundir.checkpoint import newest_first
@@ -226,6 +234,7 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
     else:
         blocks = put_blocks(data)
     requested = make_worker_groups(experiment, experiment.client_count, experiment.device)
+    issue_warnings([find_missing_resource(requested)])
     starts = START_SECONDS if is_private_cluster() and has_resources(requested) else None
     return Setting(
         blocks=blocks,

@@ -68,6 +68,17 @@ def has_resources(asked: Iterable[WorkerGroup]) -> bool:
     return all(amount <= _total_resource(name) + ROUNDING for name, amount in needs.items())
 
 
+def find_missing_resource(asked: Iterable[WorkerGroup]) -> str | None:
+    """Return a warning if no node has the amount of a resource that one of these workers needs."""
+    nodes = [node["Resources"] for node in living_nodes()]
+    for group in asked:
+        for name, amount in group.needs.items():
+            if all(node.get(name, 0.0) + ROUNDING < amount for node in nodes):
+                problem = f"no node of the cluster has {amount:g} {name} for a worker, so the worker waits for one"
+                return f"resources: {problem}; give other --resources, or add such a node"
+    return None
+
+
 def worker_options(group: WorkerGroup, placement: str) -> dict[str, Any]:
     """Return the options with which Ray creates a worker.
 

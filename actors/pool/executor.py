@@ -31,7 +31,7 @@ from actors.ray_versions import AnyRef
 from actors.worker.worker import Worker
 from fedraa.config.processes import CALLS_PER_WORKER
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.executor import fault_of_task, format_error
+from fedraa.engine.executor import fault_of_task, format_error, may_be_client_fault
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
@@ -351,7 +351,7 @@ class RayExecutor:
             self._faults.append(Fault(None, worker, error))
             self._queues.again(tasks, alone=True)
             if call.evaluation is not None:
-                if isinstance(cause, InputError):
+                if isinstance(cause, InputError) and may_be_client_fault(cause):
                     raise cause
                 self._evaluate_again(call.evaluation, wrong)
 

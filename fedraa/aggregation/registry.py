@@ -15,6 +15,7 @@ AGGREGATOR: ComponentRegistry[Aggregator] = ComponentRegistry(
     "aggregator",
     ("bind", "add", "finish", "memory", "state", "restore"),
     {"covered": CoverageMean, "filled": FilledMean},
+    base="Aggregator",
 )
 
 

@@ -83,7 +83,7 @@ class Attack:
         raise NotImplementedError
 
 
-ATTACK: ComponentRegistry[Attack] = ComponentRegistry("attack", ("start", "poison", "forge", "collude"))
+ATTACK: ComponentRegistry[Attack] = ComponentRegistry("attack", ("start", "poison", "forge", "collude"), base="Attack")
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,21 @@ class AttackPlan:
             problem = f"{type(self.attack).__name__}.poison returned arrays of wrong shapes"
             raise InputError("attack", problem, got=shapes, expected=f"the shapes of its arguments, {expected}")
         return inputs, targets
+
+    def try_poison(self, client: int, x: Tree, y: Labels, classes: int) -> None:
+        """Poison the samples of an attacker. Raise InputError if the attack fails, or a label is not a class.
+
+        Args:
+            client: The attacker.
+            x: Its inputs [n, ...].
+            y: Its targets [n, ...].
+            classes: The number of classes; 0 if the targets are not classes.
+        """
+        labels = self.poison(client, x, y)[1]
+        if classes and (labels.dtype.kind not in "iu" or ((labels < 0) | (labels >= classes)).any()):
+            problem = f"{type(self.attack).__name__}.poison returned wrong labels"
+            got = sorted(set(labels.tolist()))
+            raise InputError("attack", problem, got=got, expected=f"integers from 0 to {classes - 1}")
 
     def forge(self, client: int, turn: int, delta: Vector) -> Vector:
         """Return the delta [k] that the attacker `client` sends after its task number `turn` (from 0)."""

@@ -36,4 +36,5 @@ CALLBACKS: ComponentRegistry[Callback] = ComponentRegistry(
         "csv": CSV,
         "progress-bar": ProgressBar,
     },
+    base="Callback",
 )

@@ -218,6 +218,8 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
     else:
         known = [f"--{flag.replace('_', '-')}" for flag in flags]
         hint = suggest_name(token, known) or see
+        if hint == see and arguments[0] == "submit" and "--" not in arguments:
+            hint = f"put -- before the command, as in {program} submit -- run {token}"
     return InputError(token, "there is no such flag", hint=hint)
 
 

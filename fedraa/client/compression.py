@@ -264,4 +264,5 @@ COMPRESSOR: ComponentRegistry[Compressor] = ComponentRegistry(
         "scaled-sign": ScaledSign,
     },
     _parse_number,
+    base="Compressor",
 )

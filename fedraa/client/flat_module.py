@@ -96,7 +96,11 @@ class FlatModule:
 
     def outputs(self, result: Any) -> Tensor:
         """Return the tensor in the module's result that has one row per sample."""
-        return self._objective.outputs(result)
+        try:
+            return self._objective.outputs(result)
+        except (Exception, SystemExit):
+            with convert_custom_errors("objective", self._objective):
+                raise
 
     def loss(self, result: Any, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of the objective, including the losses of auxiliary outputs.

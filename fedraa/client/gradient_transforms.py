@@ -175,5 +175,5 @@ def gradient_norm(gradient: Tensor) -> Tensor:
 
 
 GRADIENT_TRANSFORM: ComponentRegistry[GradientTransform] = ComponentRegistry(
-    "gradient_transforms", ("apply", "begin"), {}
+    "gradient_transforms", ("apply", "begin"), {}, base="GradientTransform"
 )

@@ -332,5 +332,8 @@ def _cut_buffer(buffer: Tensor, piece: slice | EllipsisType) -> Tensor:
 
 
 LOCAL_OPTIMIZER: ComponentRegistry[LocalOptimizer] = ComponentRegistry(
-    "local_optimizer", ("descend", "buffers", "check"), {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+    "local_optimizer",
+    ("descend", "buffers", "check"),
+    {"sgd": SGD, "adam": Adam, "adamw": AdamW},
+    base="LocalOptimizer",
 )

@@ -42,6 +42,7 @@ class ComponentRegistry(Generic[T]):
             other text. None if the components have no short texts.
         example: An example of a component, for help texts.
         hints: Names that belong to another field, each with the hint for the user's error.
+        base: The class in the package fedraa from which a custom component derives. Empty if there is no such class.
     """
 
     name: str
@@ -50,6 +51,7 @@ class ComponentRegistry(Generic[T]):
     short: Callable[[str], T] | None = None
     example: str = field(default="", compare=False)
     hints: Mapping[str, str] = field(default_factory=dict)
+    base: str = field(default="", compare=False)
 
     def register(self, name: str) -> Callable[[Made], Made]:
         """Return a decorator that registers a class or function under a new name."""
@@ -152,7 +154,8 @@ class ComponentRegistry(Generic[T]):
             problem = f"it has no method {' or '.join(missing)}"
             if missing == ["__call__"]:
                 problem = "it is not callable"
-            raise InputError(self.name, problem, got=source, expected=names_text(self.names()))
+            hint = f"derive its class from fedraa.{self.base}" if self.base else ""
+            raise InputError(self.name, problem, got=source, expected=names_text(self.names()), hint=hint)
         check_component_fields(component, self.name)
         result: T = component
         return result

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.components.calls import convert_errors
 from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
 from fedraa.data.archive import load_npz
@@ -21,7 +22,7 @@ from fedraa.data.sources.files import read_csv, read_folder, read_hugging_face, 
 from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
-from fedraa.errors import InputError, locate_error, no_effect_error, one_line, suggest_closest
+from fedraa.errors import InputError, locate_error, no_effect_error, suggest_closest
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {
     "folder": read_folder,
@@ -161,15 +162,11 @@ def _unknown_form(path: str) -> InputError:
 def _load_custom(path: str, data_dir: Path | None, targets: Targets | None) -> Dataset | FederatedDataset:
     source = SOURCES.resolve(path)
     takes_folder = False
-    try:
-        if not isinstance(source, Dataset | FederatedDataset) and callable(source):
+    if not isinstance(source, Dataset | FederatedDataset) and callable(source):
+        with convert_errors("dataset", source):
             takes_folder = "data_dir" in inspect.signature(source).parameters
             arguments = {"data_dir": data_dir} if takes_folder else {}
             source = source(**arguments)
-    # The user's function can raise any exception.
-    except Exception as error:
-        problem = f"{path} failed with {type(error).__name__}: {one_line(error)}"
-        raise InputError("dataset", problem) from error
     if data_dir is not None and not takes_folder:
         raise no_effect_error("data_dir", data_dir, f"dataset {path}, which has no parameter data_dir")
     if isinstance(source, FederatedDataset):

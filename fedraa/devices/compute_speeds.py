@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.components.calls import convert_errors
 from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
@@ -16,7 +17,7 @@ from fedraa.devices.fedscale import FedScaleFleet
 from fedraa.devices.fleet import COLUMNS, WATTS, Fleet
 from fedraa.devices.link_traces import LinkTrace
 from fedraa.devices.profiles import ProfileFleet
-from fedraa.errors import InputError, one_line
+from fedraa.errors import InputError
 from fedraa.messages import Floats
 from fedraa.rng import generator
 
@@ -101,17 +102,11 @@ def _call_function(compute: object, clients: int, *, units: str, seed: int) -> d
     if isinstance(function, FedScaleFleet | ProfileFleet) and units == "relative":
         raise InputError("units", got=units, expected="physical, because the speeds of these devices are in FLOP/s")
     name = getattr(function, "__qualname__", type(function).__qualname__)
-    try:
+    with convert_errors(f"compute: {name}", function):
         columns = function(clients, generator(seed, "fleet"))
         if not isinstance(columns, Mapping):
             columns = {"compute": columns}
         arrays = {str(column): np.asarray(values, np.float64) for column, values in columns.items()}
-    except InputError:
-        raise
-    # The user's function can raise any exception.
-    except Exception as error:
-        problem = f"it failed with {type(error).__name__}: {one_line(error)}"
-        raise InputError(f"compute: {name}", problem) from error
     check_columns(name, list(arrays))
     for column, values in arrays.items():
         if values.shape != (clients,):

@@ -13,7 +13,7 @@ from torch import nn
 from fedraa.aggregation.label_owners import labels_held
 from fedraa.attacks.attack import AttackPlan, check_attack, make_attack_plan
 from fedraa.client.state_probe import MAX_PROBE_SAMPLES, probe_state
-from fedraa.components.calls import convert_errors
+from fedraa.components.calls import convert_custom_errors, convert_errors
 from fedraa.composition.compatibility import check_transforms
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
@@ -39,7 +39,7 @@ from fedraa.devices.fedscale import read_fedscale_availability
 from fedraa.devices.link_traces import read_links
 from fedraa.engine.device_memory import warn_of_small_memory
 from fedraa.engine.factories import make_worker_spec
-from fedraa.engine.model_parts import naming_whole_methods, own_model, trace_model
+from fedraa.engine.model_parts import naming_whole_methods, own_model, refuse_large_tokens, trace_model
 from fedraa.engine.objects import object_names, objects_of
 from fedraa.engine.preflight import (
     check_runnable,
@@ -52,7 +52,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
     find_added_outputs,
     find_large_inputs,
-    find_probabilities,
+    find_no_logits,
     find_stacked_convolutions,
     find_unused_labels,
     issue_warnings,
@@ -138,7 +138,8 @@ def build_run(
     classes = dataset.classes
 
     def output_misfit(result: Any) -> str | None:
-        return describe_misfit(objective, result, wanted, classes)
+        with convert_custom_errors("objective", objective):
+            return describe_misfit(objective, result, wanted, classes)
 
     doing("checking the model: finding the parts to cut" if method.cuts else "checking the model")
     if model is not None:
@@ -153,10 +154,11 @@ def build_run(
             seed=experiment.seed,
             misfit=output_misfit,
         )
+    refuse_large_tokens(model, dataset, objective)
     trial_x = map_tree(torch.tensor, take_rows(dataset.x_test, slice(TRIAL_SAMPLES)))
     trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
     refuse_misfit(metrics, model, trial_x, trial_y, objective)
-    probabilities = find_probabilities(model, example, objective)
+    no_logits = find_no_logits(model, example, objective)
     with naming_whole_methods(method):
         tell = None if experiment.quiet else _write_line
         traced = trace_model(method, model, pair, tell, experiment.cut_layers)
@@ -211,7 +213,7 @@ def build_run(
         (
             find_large_inputs(data, standardise=experiment.standardise),
             find_unused_labels(data),
-            probabilities,
+            no_logits,
             find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
             find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,

@@ -4,11 +4,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
-from fedraa.data.tree import Tree
+from fedraa.data.dataset import Dataset
+from fedraa.data.tree import Tree, list_leaves, map_tree, take_rows
 from fedraa.errors import InputError, Uncuttable
 from fedraa.models.build import refuse_misfit
 from fedraa.models.wrappers import unwrap_module
@@ -41,6 +43,18 @@ def own_model(module: nn.Module, batch: Tree, misfit: Callable[[Any], str | None
         module = copy_to_cpu(unwrap_module(module))
     refuse_misfit(f"model: {type(module).__name__}", module, batch, misfit, objective.forward)
     return module
+
+
+def refuse_large_tokens(model: nn.Module, dataset: Dataset, objective: Objective) -> None:
+    """Run the model on the samples with the largest tokens. Raise InputError if its embedding is too small for them."""
+    for name, x in (("x_train", dataset.x_train), ("x_test", dataset.x_test)):
+        for tokens in list_leaves(x):
+            if tokens.dtype.kind not in "iu" or not tokens.size:
+                continue
+            row = int(tokens.reshape(len(tokens), -1).max(axis=1).argmax())
+            batch = map_tree(torch.from_numpy, take_rows(x, [row, row]))
+            field = f"model: {type(model).__name__} with token {tokens[row].max()} in {name}"
+            refuse_misfit(field, model, batch, lambda result: None, objective.forward)
 
 
 def trace_model(

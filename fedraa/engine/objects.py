@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import nn
 
+from fedraa.components.calls import convert_errors
 from fedraa.components.text import values_of
 from fedraa.data import Dataset, FederatedDataset
-from fedraa.errors import InputError, one_line, short_text
+from fedraa.errors import InputError, short_text
 
 _MARK = "given as an object"
 
@@ -44,12 +45,8 @@ def split_objects(
 
 def _call_dataset(make: Callable[[], object]) -> Dataset | FederatedDataset:
     """Return the dataset that a function makes. Raise InputError if the function fails or returns no dataset."""
-    try:
+    with convert_errors("dataset", make):
         dataset = make()
-    # The user's function may raise any exception.
-    except Exception as error:
-        problem = f"it failed with {type(error).__name__}: {one_line(error)}"
-        raise InputError("dataset", problem, got=make) from error
     if not isinstance(dataset, Dataset | FederatedDataset):
         raise InputError(
             "dataset",

@@ -266,7 +266,8 @@ def _check_attack(spec: RunSpec) -> None:
     # Without this trial, a failing attack would only make its clients fail, and the run would have no attack.
     client = min(spec.attack.attackers)
     if spec.data.source is None:
-        spec.attack.poison(client, *spec.data.client(client))
+        classes = spec.data.dataset.classes if spec.objective.classifies else 0
+        spec.attack.try_poison(client, *spec.data.client(client), classes)
     spec.attack.forge(client, 0, np.full_like(spec.params, 0.001))
     count = spec.experiment.personalised
     if count is not None and count > len(spec.personal_clients):

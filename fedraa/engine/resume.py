@@ -1,7 +1,7 @@
 """Resume a run: check that its experiment and objects are the same, and that new limits are larger."""
 
 import json
-import logging
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -22,7 +22,7 @@ from fedraa.engine.build import build_run, report_nothing
 from fedraa.engine.resume_guard import first_difference, pinned_settings
 from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import InputError, short_text
+from fedraa.errors import InputError, RunWarning, short_text
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import json_text, write_text
 from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, read_head
@@ -31,8 +31,6 @@ from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.run_lock import is_written
-
-logger = logging.getLogger(__name__)
 
 
 def load_for_resume(
@@ -221,6 +219,8 @@ def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
     """
     choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_head)
     if choice is None:
+        problem = f"{directory} has no checkpoint, so the run starts again from the beginning"
+        warnings.warn(problem, RunWarning, stacklevel=2)
         return
     changed_field = first_difference(choice.state[ASKED], pinned)
     if changed_field is not None:
@@ -228,7 +228,7 @@ def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
         raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")
     if choice.skipped:
         listed = "; ".join(f"{name} {why}" for name, why in choice.skipped.items())
-        logger.warning("%s resumes from %s: %s", directory, choice.path.name, listed)
+        warnings.warn(f"{directory} resumes from {choice.path.name}: {listed}", RunWarning, stacklevel=2)
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:

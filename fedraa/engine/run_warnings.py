@@ -21,8 +21,9 @@ from fedraa.rundir.summary import NO_STEP
 LARGEST_INPUT = 50.0
 """At usual learning rates, inputs with larger absolute values often end training in NaN."""
 TRIED_ROWS = 4
+MAX_CLASSES = 5
 RANDOM_INPUT_SIZES = (30.0, 1000.0)
-"""Scales of random inputs that test whether a model returns probabilities.
+"""Scales of random inputs that test whether a model returns logits.
 
 For inputs of this size, only bounded outputs, such as probabilities, stay between 0 and 1.
 """
@@ -86,13 +87,24 @@ def _named_arrays(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
 
 
 def find_unused_labels(data: Federated) -> str | None:
-    """Return a warning if the smallest training label is not 0. The labels then probably start at 1."""
+    """Return a warning if the smallest training label is not 0, or if no sample has one of the labels above it.
+
+    If the smallest label is not 0, the labels probably start at 1.
+    """
     if data.labels is None or not data.labels.size:
         return None
     first = int(data.labels.min())
     last = int(data.labels.max())
     if first == 0:
-        return None
+        used = np.union1d(data.labels, data.dataset.y_test)
+        unused = np.setdiff1d(np.arange(last), used)
+        if not unused.size:
+            return None
+        names = ", ".join([*map(str, unused[:MAX_CLASSES]), "..."][: unused.size])
+        return (
+            f"dataset {data.dataset.name!r}: no sample has the label {names}, so the model has outputs without use; "
+            "number the classes without gaps unless this is intended"
+        )
     missing = "class 0 has" if first == 1 else f"classes 0..{first - 1} have"
     return (
         f"dataset {data.dataset.name!r}: labels {first}..{last}: {missing} no training sample; labels count from 0, so "
@@ -100,11 +112,11 @@ def find_unused_labels(data: Federated) -> str | None:
     )
 
 
-def find_probabilities(model: nn.Module, example: Tree, objective: Objective) -> str | None:
-    """Return a warning if the model seems to return probabilities, but the objective takes logits.
+def find_no_logits(model: nn.Module, example: Tree, objective: Objective) -> str | None:
+    """Return a warning if the objective takes logits, but the model seems to end in a softmax, a sigmoid or a ReLU.
 
     Outputs between 0 and 1 count as probabilities if they sum to 1, or if they stay between 0 and 1 for large random
-    inputs.
+    inputs. Outputs that are never negative count as those of a ReLU if some are 0 and others are over 1.
 
     Args:
         model: The model.
@@ -116,8 +128,15 @@ def find_probabilities(model: nn.Module, example: Tree, objective: Objective) ->
     dimension = _CLASS_DIMENSION[type(objective)]
     is_token = any(not x.is_floating_point() for x in list_leaves(example))
     outputs = _trial_outputs(model, example, objective, factors=() if is_token else RANDOM_INPUT_SIZES)
-    if not outputs or not all(bool(((result >= 0) & (result <= 1)).all()) for result in outputs):
+    if not outputs or not all(bool((result >= 0).all()) for result in outputs):
         return None
+    if any(bool((result > 1).any()) for result in outputs):
+        if not any(bool((result == 0).any()) for result in outputs):
+            return None
+        return (
+            f"model: {type(model).__name__} returns no negative value, like a ReLU, but the loss of {objective.name} "
+            "takes logits; leave out the last activation, because with it training is slow or stops"
+        )
     sums_to_one = dimension is not None and all(_sums_to_one(result, dimension) for result in outputs)
     if not sums_to_one and (is_token or all(bool((result == outputs[0][0]).all()) for result in outputs)):
         return None

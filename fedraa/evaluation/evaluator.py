@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.training_state import TrainingState, freeze_ranges
+from fedraa.components.calls import convert_custom_errors
 from fedraa.data import Federated
 from fedraa.data.tree import Tree, map_tree, take_rows
 from fedraa.evaluation.metrics import NamedMetric, exact_mean
@@ -87,7 +88,14 @@ class Evaluator:
         Args:
             params: The model [d].
             kept: The personal values of the clients that have trained, as `ClientStates.copy_rows` returns them.
+
+        Raises:
+            InputError: A custom model, objective or metric failed.
         """
+        with convert_custom_errors("objective", self._objective):
+            return self._evaluate(params, kept or NO_KEPT_VALUES)
+
+    def _evaluate(self, params: Vector, kept: State) -> Evaluation:
         started = time.perf_counter()
         self.prepare(params)
         x, y = self._data.dataset.x_test, self._data.dataset.y_test
@@ -105,7 +113,7 @@ class Evaluator:
         metrics = self._summarise_sums(loss, sums)
         personal: dict[int, float] | None = None
         if self._personal is not None:
-            personal = self._evaluate_personal(params, kept or NO_KEPT_VALUES)
+            personal = self._evaluate_personal(params, kept)
             metrics |= self._over_clients("personal", np.array(list(personal.values())))
         metrics |= {name: exact_mean(numbers) for name, numbers in values.items()}
         if self._trigger is not None:
@@ -175,7 +183,9 @@ class Evaluator:
         buffers: Buffers = {}
         if self._state.restored:
             buffers = copy_buffers(self._module)
-        outputs = self._objective.outputs(self._objective.forward(self._module, inputs))
+        with convert_custom_errors("model", self._module):
+            result = self._objective.forward(self._module, inputs)
+        outputs = self._objective.outputs(result)
         put_buffers(self._module, buffers)
         return outputs[:samples]
 

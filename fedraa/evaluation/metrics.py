@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from fedraa.components.calls import convert_errors
 from fedraa.components.registry import ComponentRegistry
 from fedraa.data.tree import map_tree, take_rows
 from fedraa.errors import InputError
@@ -66,12 +67,9 @@ class NamedMetric:
         Raises:
             InputError: The user's function fails or returns anything else.
         """
-        try:
+        with convert_errors("metrics", self.function):
             # The next metric needs the tensors unchanged.
             result = self.function(outputs.clone(), labels.clone())
-        # A user-defined function may raise any exception.
-        except (Exception, SystemExit) as error:
-            raise InputError("metrics", f"{self.name} failed with {type(error).__name__}: {error}") from error
         if not isinstance(result, Tensor) or result.shape != labels.shape[:1] or result.is_complex():
             problem = f"{self.name} returned a wrong value for a batch of {len(labels)} samples"
             expected = f"a tensor with one real number per sample, [{len(labels)}]"

@@ -251,9 +251,9 @@ def _parse_text(text: str, field: str = "participation") -> Selection:
 
 
 PARTICIPATION: ComponentRegistry[Selection] = ComponentRegistry(
-    "participation", ("cohort",), {"all": All, "sample": Sample, **SHARES}, _parse_text
+    "participation", ("cohort",), {"all": All, "sample": Sample, **SHARES}, _parse_text, base="Participation"
 )
 # The same components as in PARTICIPATION. An error about one of them names the field `next_client`.
 NEXT_CLIENT: ComponentRegistry[Selection] = replace(
-    PARTICIPATION, name="next_client", short=partial(_parse_text, field="next_client")
+    PARTICIPATION, name="next_client", short=partial(_parse_text, field="next_client"), base="Selection"
 )

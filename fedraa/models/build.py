@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from fedraa.components.calls import convert_errors
 from fedraa.components.imports import import_object
 from fedraa.components.text import import_path_of
 from fedraa.data.tree import Tree, list_leaves, map_tree
@@ -145,12 +146,8 @@ def _build_custom(name: str, source: object, classes: int) -> nn.Module:
     if not callable(make):
         raise InputError("model", got=make, expected=MODULE, hint=_hint_for_object(make))
     arguments = _find_arguments(name, make, classes)
-    try:
+    with convert_errors(f"model {name!r}", make):
         model = make(**arguments)
-    # A user-defined model may raise any exception.
-    except Exception as error:
-        problem = f"it failed with {type(error).__name__}: {one_line(error)}"
-        raise InputError(f"model {name!r}", problem) from error
     if not isinstance(model, nn.Module):
         raise InputError(f"model {name!r}", got=model, expected="a torch.nn.Module as its result")
     return unwrap_module(model)

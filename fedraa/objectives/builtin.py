@@ -296,4 +296,5 @@ OBJECTIVE: ComponentRegistry[Objective] = ComponentRegistry(
         "next-token": NextToken,
         "segmentation": Segmentation,
     },
+    base="Objective",
 )

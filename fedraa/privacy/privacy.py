@@ -52,7 +52,9 @@ class Privacy:
         return clip
 
 
-PRIVACY: ComponentRegistry[Privacy] = ComponentRegistry("privacy", ("update_noise", "adapt_clip"))
+PRIVACY: ComponentRegistry[Privacy] = ComponentRegistry(
+    "privacy", ("update_noise", "adapt_clip"), base="privacy.privacy.Privacy"
+)
 
 
 def default_delta(clients: int) -> float:

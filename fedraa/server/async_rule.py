@@ -231,7 +231,9 @@ class AsyncRule(Stateful, ABC):
         return 0
 
 
-ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry("async_rule", ("bind", "apply_update", "state", "restore"))
+ASYNC_RULE: ComponentRegistry[AsyncRule] = ComponentRegistry(
+    "async_rule", ("bind", "apply_update", "state", "restore"), base="AsyncRule"
+)
 
 
 def model_without_values(ledger: AsyncLedger) -> AsyncModel:

@@ -248,4 +248,5 @@ SERVER_OPTIMIZER: ComponentRegistry[ServerOptimizer] = ComponentRegistry(
         "adagrad": lambda **values: Adaptive("adagrad", **values),
         "amsgrad": AmsGrad,
     },
+    base="ServerOptimizer",
 )

@@ -37,6 +37,7 @@ SCHEDULER: ComponentRegistry[Scheduler] = ComponentRegistry(
     dict(SCHEDULERS),
     # In other libraries, a scheduler is a learning-rate schedule. In fedraa, the option `lr_schedule` sets it.
     hints={name: f"did you mean lr_schedule {value}?" for name, value in USUAL_SCHEDULES.items()},
+    base="Scheduler",
 )
 
 

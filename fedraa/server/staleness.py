@@ -88,4 +88,5 @@ STALENESS: ComponentRegistry[StalenessWeight] = ComponentRegistry(
     "staleness",
     ("__call__",),
     {"constant": Constant, "polynomial": Polynomial, "hinge": Hinge, "delay-adaptive": DelayAdaptive},
+    base="StalenessWeight",
 )

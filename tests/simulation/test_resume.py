@@ -20,6 +20,7 @@ from fedraa.cli.main import main
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
+from fedraa.errors import RunWarning
 from fedraa.replay.replay import replay
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, EVALS, EVENTS
@@ -137,7 +138,8 @@ def test_with_the_last_checkpoint_damaged_the_one_before_is_used(damage: str, tm
         log = (directory / EVENTS).read_text().splitlines(keepends=True)
         marks = [number for number, line in enumerate(log) if json.loads(line)["kind"] == "checkpoint"]
         (directory / EVENTS).write_text("".join(log[: marks[-1]]))
-    resume(directory)
+    with pytest.warns(RunWarning, match="resumes from"):
+        resume(directory)
     same_run(directory, tmp_path / "undisturbed")
 
 
@@ -164,7 +166,8 @@ def test_killed_before_its_first_checkpoint_it_begins_again(tmp_path: Path) -> N
     directory = tmp_path / "killed"
     killed(experiment("fed-raa", directory), 2)
     shutil.rmtree(directory / CHECKPOINTS)
-    resume(directory)
+    with pytest.warns(RunWarning, match="no checkpoint"):
+        resume(directory)
     same_run(directory, tmp_path / "undisturbed")
 
 

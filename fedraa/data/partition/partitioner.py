@@ -8,9 +8,9 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.components.calls import convert_errors
 from fedraa.data.partition.assigned import check_assignment
 from fedraa.data.partition.counts import apportion_classes, draw_by_counts
-from fedraa.errors import InputError, one_line
 from fedraa.messages import Index
 
 Assign = Callable[[Index, int, np.random.Generator], Sequence[npt.ArrayLike]]
@@ -131,13 +131,8 @@ def deal_assigned(
     Raises:
         InputError: `assign` failed or returned a malformed result.
     """
-    try:
+    with convert_errors("partition", assign):
         rows_of_clients = assign(train.copy(), clients, rng)
-    except InputError:
-        raise
-    # The user's partitioner can raise any exception.
-    except Exception as error:
-        raise InputError("partition", f"{name} failed with {type(error).__name__}: {one_line(error)}") from error
     order, offsets = check_assignment(name, rows_of_clients, len(train), clients)
     return Partition(Shards(order, offsets), match_test_shards(train[order], offsets, test, rng))
 

@@ -1,7 +1,7 @@
 """Image files in folders: their paths, their common format and their pixels."""
 
-import logging
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.tree import Array
-from fedraa.errors import InputError, locate_error
+from fedraa.errors import InputError, RunWarning, locate_error
 from fedraa.reading import refuse_irregular_file
-
-logger = logging.getLogger(__name__)
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 GREY = ("1", "L", "LA", "La")
@@ -68,11 +66,11 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
     if not images:
         raise InputError(str(root), "there is no image in it", expected=f"files {', '.join(IMAGES[:3])}, ...")
     if ignored:
-        logger.warning(
-            "dataset %r: %d files do not have the suffix of an image and are ignored, such as %s",
-            str(root),
-            len(ignored),
-            min(ignored),
+        warnings.warn(
+            f"dataset {str(root)!r}: {len(ignored)} files do not have the suffix of an image and are ignored, such as "
+            f"{min(ignored)}",
+            RunWarning,
+            stacklevel=2,
         )
     return sorted(images), sorted(empty)
 

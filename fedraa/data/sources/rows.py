@@ -17,6 +17,8 @@ from fedraa.errors import InputError, locate_error, one_line
 from fedraa.messages import Index
 from fedraa.reading import refuse_irregular_file
 
+PAIR_HINT = "give arrays as one pair, as in train=(x, y)"
+
 
 class Rows(ABC):
     """Samples that can be read by row.
@@ -99,7 +101,8 @@ class TorchRows(Rows):
             except Exception as error:
                 raise InputError(f"row {row}", f"{type(error).__name__}: {one_line(error)}") from error
             if not isinstance(item, tuple | list) or len(item) != 2:
-                raise InputError(f"row {row}", got=item, expected="a pair of sample and label")
+                hint = PAIR_HINT if isinstance(self.dataset, tuple | list) else ""
+                raise InputError(f"row {row}", got=item, expected="a pair of sample and label", hint=hint)
             pairs.append(item)
         return stack_items([x for x, _ in pairs], rows, "sample"), stack_items([y for _, y in pairs], rows, "label")
 
@@ -191,7 +194,8 @@ def as_rows(field: str, data: Any, input: str = "", target: str = "") -> Rows:
         return _table_rows(field, data, input, target)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, dict | str | np.ndarray):
         return TorchRows(data)
-    raise InputError(field, got=data, expected="a pair (x, y), Rows, or a data set with len() and [i]")
+    expected = "a pair (x, y), Rows, or a data set with len() and [i]"
+    raise InputError(field, got=data, expected=expected, hint=PAIR_HINT)
 
 
 def class_names(data: Any, target: str) -> list[str]:

@@ -1,7 +1,7 @@
 """The target, client and feature columns of a table, and their conversion to numbers."""
 
-import logging
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,9 +12,7 @@ from fedraa.data.precision import warn_lost_digits
 from fedraa.data.sources.table_file import TableFile, is_number, is_unnamed, list_names, open_table
 from fedraa.data.sources.written_numbers import begins_with_number, has_decimal_comma, is_date, is_missing, read_numbers
 from fedraa.data.tree import Array
-from fedraa.errors import InputError
-
-logger = logging.getLogger(__name__)
+from fedraa.errors import InputError, RunWarning
 
 TARGETS = ("label", "target", "y", "class")
 FREE_WORDS = 20
@@ -118,9 +116,10 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
     example = spell_csv(path, options | {"target": names[-1]})
     if target is not None:
         if target not in names:
-            raise InputError(
-                "target", got=target, expected=f"one of the columns {list_names(names)}", hint=f"as in {example}"
-            )
+            hint = f"as in {example}"
+            if any(map(is_number, names)):
+                hint = "the first line has numbers; put a line with the names of the columns before it"
+            raise InputError("target", got=target, expected=f"one of the columns {list_names(names)}", hint=hint)
         return target
     by_name = {name.lower(): name for name in reversed(names)}
     known = [by_name[name] for name in TARGETS if name in by_name]
@@ -151,19 +150,17 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
 
 
 def _warn_second_label(path: str, by_name: dict[str, str], known: list[str]) -> None:
-    """Log a warning if column y is a feature although there is no column x.
+    """Warn if column y is a feature although there is no column x.
 
     Column y may then be a second label. `by_name` has the columns by lower-case name. `known` has the columns with a
     name in `TARGETS`.
     """
     if len(known) > 1 and "x" not in by_name:
-        logger.warning(
-            "dataset %r: column %r is a feature, and %r is the one to predict; if both are labels, leave one out with "
-            "drop=%r",
-            path,
-            by_name["y"],
-            known[0],
-            (by_name["y"],),
+        warnings.warn(
+            f"dataset {path!r}: column {by_name['y']!r} is a feature, and {known[0]!r} is the one to predict; if both "
+            f"are labels, leave one out with drop={(by_name['y'],)!r}",
+            RunWarning,
+            stacklevel=2,
         )
 
 
@@ -186,15 +183,18 @@ def drop_row_numbers(path: str, frame: Any, kept: Sequence[str | None]) -> Any:
         if len(values) < 3 and not is_unnamed(name):
             continue
         if ROW_NUMBER.fullmatch(name) or CAMEL_ID.fullmatch(name):
-            logger.warning("dataset %r: column %r holds row numbers and is omitted; rename it to keep it", path, name)
+            warnings.warn(
+                f"dataset {path!r}: column {name!r} holds row numbers and is omitted; rename it to keep it",
+                RunWarning,
+                stacklevel=2,
+            )
             frame = frame.drop(columns=name)
         elif (np.diff(values.to_numpy()) == 1).all():
-            logger.warning(
-                "dataset %r: column %r increases by 1 in each row and is used as a feature; if it holds only row "
-                "numbers, leave it out with drop=%r",
-                path,
-                name,
-                (name,),
+            warnings.warn(
+                f"dataset {path!r}: column {name!r} increases by 1 in each row and is used as a feature; if it holds "
+                f"only row numbers, leave it out with drop={(name,)!r}",
+                RunWarning,
+                stacklevel=2,
             )
     return frame
 
@@ -310,12 +310,11 @@ def _encode_text(table: Table, name: str) -> Array:
     _refuse_many_words(table, name, len(words))
     numbered = sum(begins_with_number(word) for word in words)
     if numbered > max(10, len(words) / 2):
-        logger.warning(
-            "dataset %r: column %r is read as %d words, such as %r; if they are numbers, write them as numbers",
-            table.path,
-            name,
-            len(words),
-            words[0],
+        warnings.warn(
+            f"dataset {table.path!r}: column {name!r} is read as {len(words)} words, such as {words[0]!r}; if they are "
+            "numbers, write them as numbers",
+            RunWarning,
+            stacklevel=2,
         )
     known = sorted({words[code] for code in np.unique(codes[: table.cut])})
     places = np.array([known.index(word) if word in known else -1 for word in words])[codes]

@@ -124,7 +124,10 @@ def open_table(path: str) -> TableFile:
     named = tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
     for place, name in enumerate(named):
         if name in named[:place]:
-            raise InputError(path, f"it has two columns {name!r}", hint="rename one of them")
+            remedy = "rename one of them"
+            if is_number(name):
+                remedy = "the first line has numbers; put a line with the names of the columns before it"
+            raise InputError(path, f"it has two columns {name!r}", hint=remedy)
     return TableFile(path, text, delimiter, named, start, width)
 
 

@@ -30,6 +30,7 @@ SUBMODEL: ComponentRegistry[SubmodelPolicy] = ComponentRegistry(
         "layer-cut": LayerCut,
         "last-layers": LastLayers,
     },
+    base="SubmodelPolicy",
 )
 
 __all__ = ["SUBMODEL", "SubmodelPolicy"]

@@ -209,7 +209,8 @@ def test_a_plan_of_rounds_counts_the_time_in_which_devices_are_not_available(
     show_plan(Experiment(**fields))
     planned = float(re.findall(r"12 rounds of \S+ in time ([\d.]+)", capsys.readouterr().out)[0])
     time = float(run(Experiment(**fields, out=tmp_path / "run")).summary["time"])
-    always = float(run(Experiment(**fields | {"availability": None, "availability_period": None})).summary["time"])
+    fields |= {"availability": None, "availability_period": None}
+    always = float(run(Experiment(**fields, out=tmp_path / "always")).summary["time"])
     assert planned == pytest.approx(time, rel=0.25)
     assert time > 2 * always
 

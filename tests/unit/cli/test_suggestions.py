@@ -23,6 +23,8 @@ from fedraa.config.usual_names import USUAL_COMMANDS, USUAL_NAMES
         ("resume runs/x --round 9", "--round", "--rounds?"),
         ("compare --methods fedavg", "--methods", "fedraa compare --help"),
         ("run --zzz 3", "--zzz", "fedraa run --help"),
+        ("submit run --updates 3", "--updates", "fedraa submit -- run --updates"),
+        ("submit --adress x run", "--adress", "--address?"),
         ("rnu --updates 3", "rnu", "run?"),
         ("zzz", "zzz", "fedraa --help"),
         ("compare fedavg --terms equl", "terms", "equal, paper, tuned"),

@@ -141,7 +141,7 @@ class Unable(fl.Partitioner):
 @pytest.mark.parametrize(
     ("partition", "field", "names"),
     [
-        (failing, "partition", ["failing ", "KeyError", "'speaker'"]),
+        (failing, "partition", ["failing (test_own_partitioner.py, line ", "KeyError", "'speaker'"]),
         (Unable, "partition", ["Unable"]),
         (3, "partition", ["3"]),
         (f"{__name__}:Absent", "partition", [":Absent"]),

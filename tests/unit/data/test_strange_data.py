@@ -59,6 +59,12 @@ def test_wrong_objects_are_refused(make: Callable[[], fl.FederatedDataset], fiel
         divide_dataset(make(), DivisionSettings(Iid(), 2, seed=0))
 
 
+@pytest.mark.parametrize(("train", "field"), [({"x": X, "y": Y}, "train"), ("a.csv", "train"), ((X, Y, Y), "row 0")])
+def test_samples_that_are_no_pair_are_refused_with_the_form_of_a_pair(train: Any, field: str) -> None:
+    with refuses(f"dataset 'mine': {field}", "train=(x, y)"):
+        divide_dataset(made(train), DivisionSettings(Iid(), 2, seed=0))
+
+
 @pytest.mark.parametrize(
     ("rows", "objective", "field", "got"),
     [

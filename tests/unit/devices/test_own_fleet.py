@@ -21,6 +21,10 @@ def ramp(clients: int, rng: np.random.Generator) -> Any:
     return 1 + np.arange(clients)
 
 
+def broken(clients: int, rng: np.random.Generator) -> Any:
+    raise KeyError("speed")
+
+
 class Mobile:
     """A fleet on a slow network. One of `every` devices has a fast link."""
 
@@ -83,6 +87,7 @@ def test_wrong_result_of_a_fleet_function_is_refused(columns: Any, field: str, s
         (3, "3"),
         ("absent_ext:fleet", "absent_ext:fleet"),
         (f"{__name__}:Mobile(count=1)", "count"),
+        (f"{__name__}:broken", "correct broken .test_own_fleet.py, line "),
         ("lognormal:x", "'x'"),
     ],
 )

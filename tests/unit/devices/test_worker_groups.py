@@ -3,6 +3,7 @@
 import pytest
 from refusals import refuses
 
+from actors.cluster import placement
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
 
@@ -30,3 +31,24 @@ def test_clients_go_to_the_worker_group_of_their_tier() -> None:
 def test_placement_that_cannot_be_is_refused(changes: dict[str, object], field: str, value: object, name: str) -> None:
     with refuses(field, name, got=value):
         Experiment(**changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("1:CPU=4,TPU=1", "TPU"),
+        ("1:CPU=5", "5 CPU"),
+        ("1:CPU=2,GPU=0.5", None),
+        # Other workers may wait until a worker of this group ends.
+        ("9:CPU=4", None),
+    ],
+)
+def test_resource_that_no_node_has_is_named(text: str, names: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 4.0}},
+        {"Alive": True, "Resources": {"CPU": 2.0, "GPU": 1.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "TPU": 8.0}},
+    ]
+    monkeypatch.setattr(placement.runtime, "nodes", lambda: nodes)
+    warning = placement.find_missing_resource([parse_group("1:CPU=1"), parse_group(text)])
+    assert warning is None if names is None else names in str(warning)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import fedraa as fl
 from fedraa.cli.main import main
 from fedraa.engine.build import build_run
-from fedraa.engine.run_warnings import find_probabilities, find_stacked_convolutions
+from fedraa.engine.run_warnings import find_no_logits, find_stacked_convolutions
 from fedraa.errors import RunWarning
 from fedraa.objectives import Classification, Objective
 from fedraa.objectives.builtin import MultiLabel, NextToken, Regression, Segmentation
@@ -56,11 +56,15 @@ def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
             {"y": Y + 1, "classes": 4},
             [r"labels 1\.\.3: class 0 .*subtract 1 "],
         ),
+        ({"y": np.array([0, 1, 3])[Y], "classes": 4}, ["label 2, .*without gaps"]),
+        ({"y": np.arange(60) % 9 * 2, "classes": 17}, [r"label 1, 3, 5, 7, 9, \.\.\., "]),
+        ({"y": Y, "classes": 9}, []),
         ({"y": Y + 10, "classes": 13}, [r"labels 10\.\.12: classes 0\.\.9 .*subtract 10 "]),
         ({"model": net(nn.Softmax(1))}, ["^model: Sequential .*probabilities, .*softmax"]),
         ({"model": net(nn.Sigmoid())}, ["^model: Sequential .*probabilities, .*sigmoid"]),
         ({"model": net(nn.LogSoftmax(1))}, []),
-        ({"model": net(nn.ReLU())}, []),
+        ({"model": net(nn.ReLU())}, ["^model: Sequential .*like a ReLU"]),
+        ({"model": net(nn.ELU())}, []),
         ({"model": net(nn.Tanh())}, []),
         ({"model": net(nn.LayerNorm(3))}, []),
     ],
@@ -94,6 +98,8 @@ class Transposed(nn.Module):
         (Transposed(1), torch.randint(0, 9, (8, 6)), NextToken(), False),
         (nn.Sequential(nn.Conv2d(3, 4, 1), nn.Softmax(1)), torch.randn(8, 3, 5, 5), Segmentation(), True),
         (nn.Conv2d(3, 4, 1), torch.randn(8, 3, 5, 5), Segmentation(), False),
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), torch.randn(8, 3, 5, 5), Segmentation(), True),
+        (net(nn.ReLU()), torch.randn(8, 4), Regression(), False),
         (nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3), nn.Softmax(1)), torch.randn(8, 4), Classification(), True),
     ],
 )
@@ -103,7 +109,7 @@ def test_probabilities_are_seen_in_the_outputs(
     model(example)
     model.train()
     before, state = torch.get_rng_state(), {name: value.clone() for name, value in model.state_dict().items()}
-    assert (find_probabilities(model, example, objective) is not None) is warns
+    assert (find_no_logits(model, example, objective) is not None) is warns
     assert model.training
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())

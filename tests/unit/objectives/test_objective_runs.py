@@ -1,6 +1,7 @@
 """Runs with other objectives than classification: columns, targets, stops, resumption and errors."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,16 @@ def test_nor_is_one_whose_square_is() -> None:
     params = torch.cat([p.detach().flatten() for p in model.parameters()]).numpy()
     metrics = make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu").evaluate(params).metrics
     assert 1e154 < metrics["client_worst"] < math.inf
+
+
+@pytest.mark.parametrize("split", ["x_train", "x_test"])
+def test_token_beyond_the_embedding_is_refused_before_the_start(split: str, tmp_path: Path) -> None:
+    tokens = getattr(TOKENS, split).copy()
+    # The embedding of the model has 8 rows. The checks of the model's shape use only the first samples.
+    tokens[25, 3] = 9
+    with refuses(f"model: Sequential with token 9 in {split}", "num_embeddings"):
+        run(tmp_path / "run", replace(TOKENS, **{split: tokens}), model=chain())
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_target_ends_a_run_and_a_better_one_makes_it_longer(tmp_path: Path) -> None:

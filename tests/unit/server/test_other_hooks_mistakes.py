@@ -109,6 +109,9 @@ BEFORE_THE_START = [
     (attack(poison=returning(None)), "attack", "Odd"),
     (attack(poison=lambda self, x, y, rng: (x[:2], y)), "attack", "Odd.poison"),
     (attack(poison=lambda self, x, y, rng: (x.tolist(), y)), "attack", "Odd"),
+    (attack(poison=lambda self, x, y, rng: (x, y + 1)), "attack", "Odd.poison"),
+    (attack(poison=lambda self, x, y, rng: (x, y - 1)), "attack", "Odd.poison"),
+    (attack(poison=lambda self, x, y, rng: (x, y / 2)), "attack", "Odd.poison"),
     ({"metrics": (leaves,)}, "metrics", "leaves"),
     (
         {"method": "fedavg", "server_optimizer": odd(fl.ServerOptimizer, step=fails, server_lr="x")},
@@ -218,6 +221,58 @@ def test_failing_model_is_named_when_all_clients_failed(tmp_path: Path, monkeypa
     model = OddModel(64, 10)
     with refuses("model", "OddModel", "KeyError"):
         fl.run(**SMALL | {"method": "fedavg", "hidden": HIDDEN}, model=model, callbacks=[Start()], out=tmp_path / "run")
+
+
+class OddEvaluation(Classification):
+    """An objective with a method that fails in evaluations, whose batches are larger than those of the trials."""
+
+    def sums(self, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        if len(targets) > 2:
+            raise KeyError("broken")
+        return super().sums(outputs, targets)
+
+
+class OddClients(Classification):
+    def of_clients(self, sums: Any) -> Any:
+        raise KeyError("broken")
+
+
+class OddOutputs(Classification):
+    def outputs(self, result: Any) -> torch.Tensor:
+        if len(result) == BATCH:
+            raise KeyError("broken")
+        return super().outputs(result)
+
+
+class OddTrial(Classification):
+    def expected_outputs(self, outputs: torch.Tensor, targets: torch.Tensor, classes: int) -> str | None:
+        raise KeyError("broken")
+
+
+class OddInEvaluation(OddModel):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.started and not self.training:
+            raise KeyError("broken")
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "method"),
+    [
+        ({"objective": OddEvaluation()}, "objective", "OddEvaluation.sums"),
+        ({"objective": OddClients()}, "objective", "OddClients.of_clients"),
+        ({"objective": OddOutputs(), "batch_size": BATCH}, "objective", "OddOutputs.outputs"),
+        ({"objective": OddTrial()}, "objective", "OddTrial.expected_outputs"),
+        ({"model": OddInEvaluation(64, 10), "hidden": HIDDEN}, "model", "OddInEvaluation.forward"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
+def test_error_of_an_objective_or_a_model_in_any_call_names_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], field: str, method: str
+) -> None:
+    monkeypatch.setattr(OddModel, "started", False)
+    with refuses(field, "KeyError", f"{method} (test_other_hooks_mistakes.py, line "):
+        fl.run(**SMALL | {"method": "fedavg"} | fields, callbacks=[Start()], out=tmp_path / "run")
 
 
 @pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")

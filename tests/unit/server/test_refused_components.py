@@ -10,6 +10,7 @@ from refusals import refuses
 
 import fedraa as fl
 from fedraa.engine.build import build_run
+from fedraa.errors import InputError
 from fedraa.methods.fed_quilt import DeltaMix, RMSNormalizedDelta
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.server.async_rule import AsyncModel, ClientUpdate, factor_at
@@ -17,6 +18,7 @@ from fedraa.server.optimizers import Adaptive
 from fedraa.server.round_server import received_buffer
 from fedraa.server.round_update import Mean
 from fedraa.server.stores.local import checked_apply
+from fedraa.testing.kinds import KINDS, Kind
 
 
 def apply_update(self: Any, update: ClientUpdate, model: AsyncModel) -> fl.ApplyResult:
@@ -49,6 +51,14 @@ class Capped(fl.StalenessWeight):
 
     def __call__(self, staleness: int) -> float:
         return 1.0
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.registry.needs])
+def test_class_without_the_methods_of_its_kind_names_the_base_class(kind: Kind) -> None:
+    with pytest.raises(InputError) as caught:
+        kind.registry.resolve(object)
+    assert caught.value.field == kind.registry.name
+    assert issubclass(getattr(fl, caught.value.hint.rpartition("fedraa.")[2]), kind.base)
 
 
 @pytest.mark.parametrize("cap", [np.inf, -np.inf, np.nan, np.float32(np.inf), (1.0, np.inf), {"low": [np.nan]}])
