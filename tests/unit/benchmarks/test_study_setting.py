@@ -12,7 +12,7 @@ from fedraa.config.experiment import Experiment
 
 def test_setting_states_what_a_repetition_needs() -> None:
     common: dict[str, Any] = {"hidden": (64,), "batch_size": 16, "lr": 0.05, "time": 2.5, "clients": 10}
-    rows = {
+    rows: dict[str, dict[str, Any]] = {
         "fed-raa": {"method": "fed-raa", "eval_every": 1},
         "fedavg": {"method": "fedavg", "participation": "sample:5"},
     }
