@@ -37,7 +37,7 @@ from fedraa.cli.console import print_line, print_table
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.report.compare import DIFFERENCES
-from fedraa.report.differences import setting_differences
+from fedraa.report.differences import setting_differences, shared_settings
 from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.history import History
 from fedraa.settings.terms import Terms, on_terms
@@ -46,6 +46,8 @@ from fedraa.settings.tuned import read_tuned
 RACE = "race"
 # The command and the page of a study list at most this number of consecutive seeds.
 MAX_LISTED_SEEDS = 20
+# The page of a study omits a shared setting with one of these values, because the setting has no effect.
+OFF = ("", "0", "False", "none")
 
 
 def list_studies() -> None:
@@ -203,7 +205,7 @@ def format_page(study: Study, numbers: Sequence[Entry], source: str) -> str:
         format_markdown(study, numbers),
         format_caption(study, numbers) + ".",
     ]
-    parts += ["\n".join(weak + sentences), "\n".join(notes), format_differences(study), source]
+    parts += ["\n".join(weak + sentences), "\n".join(notes), format_differences(study), format_shared(study), source]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -214,3 +216,10 @@ def format_differences(study: Study) -> str:
         return ""
     lines = [f"| {setting} | {value} | {rows} |" for setting, value, rows in differ.itertuples(index=False)]
     return "\n".join(["What differs between the rows:", "", "| setting | value | rows |", "|---|---|---|", *lines])
+
+
+def format_shared(study: Study) -> str:
+    """Return a Markdown table of the settings in which the study's rows agree, without those that are off."""
+    shared = shared_settings((cell.row, cell.experiment) for cell in study.cells)
+    lines = [f"| {setting} | {value} |" for setting, value in shared.items() if value not in OFF]
+    return "\n".join(["What the rows share:", "", "| setting | value |", "|---|---|", *lines])

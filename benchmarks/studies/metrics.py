@@ -26,6 +26,7 @@ class Metric:
         form: The format of the value.
         own_units: True if our units differ from the paper's. Then only ratios of values can be compared with the paper.
         within: The smallest and the largest possible value.
+        target: The accuracy, from 0 to 1, that the metric waits for, or one per data set; None if there is none.
     """
 
     name: str
@@ -34,6 +35,13 @@ class Metric:
     form: str = ".2f"
     own_units: bool = False
     within: tuple[float, float] = (0.0, math.inf)
+    target: float | Mapping[str, float] | None = None
+
+    def target_for(self, dataset: str) -> float | None:
+        """Return the target accuracy on a data set, from 0 to 1."""
+        if isinstance(self.target, Mapping):
+            return self.target[dataset]
+        return self.target
 
 
 def read_last(column: str, factor: float = 1.0) -> Callable[[History], float]:
@@ -63,7 +71,8 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
         return unit * value_at_accuracy(read_evaluations(history), quantity, _target_of(history, target))
 
     label = "target" if isinstance(target, Mapping) else f"{100 * target:g} %"
-    return Metric(f"{name} to {label}", spent_until_target, "less", ".4g", own_units=quantity in ("t", "step"))
+    own_units = quantity in ("t", "step")
+    return Metric(f"{name} to {label}", spent_until_target, "less", ".4g", own_units=own_units, target=target)
 
 
 def after_rounds(count: int) -> Metric:
@@ -93,7 +102,7 @@ def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
             return math.nan
         return 100 * float(evals.loc[evals["t"] <= end, "accuracy"].iloc[-1])
 
-    return Metric(f"accuracy % at {multiple:g}× its time", accuracy, within=PERCENT)
+    return Metric(f"accuracy % at {multiple:g}× its time", accuracy, within=PERCENT, target=target)
 
 
 def _target_of(history: History, target: float | Mapping[str, float]) -> float:

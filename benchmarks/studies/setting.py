@@ -7,6 +7,7 @@ from benchmarks.studies.study import Study
 from fedraa.client.lr_schedule import target_cosine
 from fedraa.config.experiment import Experiment
 from fedraa.data.partition import make_partitioner
+from fedraa.report.differences import method_settings
 from fedraa.settings.resolve import resolve_method
 
 CLASSES = {
@@ -24,7 +25,7 @@ MAX_VALUES = 3
 
 
 def describe_setting(study: Study) -> str:
-    """Describe the study's data, model, clients, partition, local work, length and learning rate.
+    """Describe the study's data, model, clients, local training, length, devices, target accuracies and evaluations.
 
     The text omits settings that the study varies.
     """
@@ -35,8 +36,14 @@ def describe_setting(study: Study) -> str:
         lambda experiment: f"{experiment.client_count} clients",
         _describe_split,
         _describe_work,
+        lambda experiment: f"batches of {experiment.batch_size}",
         _describe_length,
         _describe_rate,
+        _describe_momentum,
+        _describe_participation,
+        _describe_devices,
+        lambda experiment: _describe_targets(study, experiment),
+        lambda experiment: _describe_evaluations(study, experiment),
     )
     values_of_parts = (list(dict.fromkeys(filter(None, map(part, experiments)))) for part in parts)
     return ", ".join(" or ".join(values) for values in values_of_parts if 0 < len(values) <= MAX_VALUES)
@@ -48,6 +55,40 @@ def _describe_rate(experiment: Experiment) -> str:
     if target_cosine(local.lr_schedule) is not None:
         return ""
     return f"lr {local.lr:g}"
+
+
+def _describe_momentum(experiment: Experiment) -> str:
+    return f"momentum {resolve_method(experiment).local.momentum:g}"
+
+
+def _describe_participation(experiment: Experiment) -> str:
+    """Return the participation as text, empty without rounds or if all clients take part."""
+    participation = method_settings(resolve_method(experiment)).get("schedule.participation", "all")
+    return "" if participation == "all" else f"participation {participation}"
+
+
+def _describe_devices(experiment: Experiment) -> str:
+    """Return the compute speeds of the devices, or the name of their file; empty if the run has no time limit."""
+    if experiment.time is None:
+        return ""
+    return f"compute {Path(str(experiment.compute)).name}"
+
+
+def _describe_targets(study: Study, experiment: Experiment) -> str:
+    """Return the target accuracies of the study's metrics."""
+    targets = (metric.target_for(data_name(experiment)) for metric in study.metrics)
+    percents = dict.fromkeys(f"{100 * target:g} %" for target in targets if target is not None)
+    return f"target {' and '.join(percents)}" if percents else ""
+
+
+def _describe_evaluations(study: Study, experiment: Experiment) -> str:
+    """Return the interval between evaluations, empty if no metric has a target accuracy."""
+    if all(metric.target is None for metric in study.metrics):
+        return ""
+    in_rounds = "schedule.participation" in method_settings(resolve_method(experiment))
+    every = experiment.eval_every or (1 if in_rounds else experiment.client_count)
+    unit = "round" if in_rounds else "update"
+    return f"evaluated every {every} {unit}s" if every > 1 else f"evaluated every {unit}"
 
 
 def data_name(experiment: Experiment) -> str:

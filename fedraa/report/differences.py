@@ -48,22 +48,49 @@ def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.Dat
         experiments: Pairs of a method's name and an experiment. If experiments of one method have different values, one
             row has all of them, such as `0.1 or 0.2`.
     """
+    rows = []
+    for name, labels_by_values in _group_labels(experiments).items():
+        if _are_equal(labels_by_values):
+            continue
+        for values, labels in labels_by_values.items():
+            if any(values):
+                rows.append((name, _join_values(values), ", ".join(labels)))
+    return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def shared_settings(experiments: Iterable[tuple[str, Experiment]]) -> dict[str, str]:
+    """Return the settings that `setting_differences` omits, by name.
+
+    Args:
+        experiments: Pairs of a method's name and an experiment.
+    """
+    groups = _group_labels(experiments)
+    return {name: _join_values(max(groups[name])) for name in groups if _are_equal(groups[name])}
+
+
+def _group_labels(experiments: Iterable[tuple[str, Experiment]]) -> dict[str, dict[tuple[str, ...], list[str]]]:
+    """Return for each setting the names of the methods with the same values, by these values."""
     by_label: dict[str, list[dict[str, str]]] = {}
     for label, experiment in experiments:
         by_label.setdefault(label, []).append(method_settings(resolve_method(experiment)))
     names = dict.fromkeys(chain.from_iterable(chain.from_iterable(by_label.values())))
-    rows = []
+    groups: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for name in sorted(names, key=_sort_key):
         labels_by_values: dict[tuple[str, ...], list[str]] = {}
         for label, alternatives in by_label.items():
             values = tuple(dict.fromkeys(described.get(name, "") for described in alternatives))
             labels_by_values.setdefault(values, []).append(label)
-        if len(labels_by_values) == 1 or _follows_from_kind(labels_by_values):
-            continue
-        for values, labels in labels_by_values.items():
-            if any(values):
-                rows.append((name, " or ".join(filter(None, values)), ", ".join(labels)))
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+        groups[name] = labels_by_values
+    return groups
+
+
+def _join_values(values: tuple[str, ...]) -> str:
+    return " or ".join(filter(None, values))
+
+
+def _are_equal(labels_by_values: Mapping[tuple[str, ...], list[str]]) -> bool:
+    """Return True if all methods that have the setting have the same value."""
+    return len(labels_by_values) == 1 or _follows_from_kind(labels_by_values)
 
 
 def _follows_from_kind(labels_by_values: Mapping[tuple[str, ...], list[str]]) -> bool:

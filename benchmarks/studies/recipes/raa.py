@@ -19,7 +19,7 @@ CLOCK = (
 OPEN = (
     "The paper does not state its devices, its number of fragments, its mixing weight and its data split. Here half "
     "of the devices have speed 1 and half have speed 3, there are 3 fragments, the mixing weight is 0.6, and the data "
-    "are IID."
+    "are IID, unless the table says otherwise."
 )
 SMALL = "Digits and an MLP of 64 stand in for the paper's data and models at the quick size, with batches of 32."
 MNIST_NUMBERS = "The paper's numbers are for MNIST."

@@ -18,7 +18,8 @@ from benchmarks.studies.study import SEEDS, Cell, Claim, Study
 
 PRINTED = (
     "RA-Fed and RAM-Fed follow the algorithms in the paper: clients train under the mask. The authors' code trains "
-    "the whole model, masks the first layer's weights afterwards, and takes 5 epochs instead of 5 steps."
+    "the whole model, masks the first layer's weights afterwards, and takes 5 epochs instead of 5 steps. In the first "
+    "round, all clients train all regions. In every tenth round, all clients train the same randomly drawn regions."
 )
 
 
@@ -56,9 +57,10 @@ def ramfed_memory(scale: Scale) -> Study:
         notes=(
             "The paper's numbers are for MNIST, Dirichlet 0.01 and the mask level S-Arb. The paper does not state the "
             "number of rounds.",
-            "A region has hidden units with all weights into them, and the weights from them to the output layer. So "
-            "every parameter is in exactly one region. In rows with `units`, a client trains only weights between "
-            "units of its regions, which are drawn for every layer.",
+            "A region has a quarter of the hidden units with all weights into them, the weights from them to the "
+            "output layer, and a quarter of the output layer's biases. So every parameter is in exactly one region. In "
+            "rows with `units`, a client trains only weights between units of its regions, which are drawn for every "
+            "layer.",
             PRINTED,
         ),
         claims=(

@@ -29,6 +29,13 @@ OVERFIT = (
     "results differ."
 )
 NETWORKS = "benchmarks.studies.recipes.networks"
+UNITS = (
+    "Submodels have whole units (kernels), as in the paper's experiments. A client of capacity r trains, in the row "
+    "`random`, a share r of the units, which is drawn for every client and round; in the row `rolling`, one of 1/r "
+    "contiguous blocks; in the row `static`, the first units. All rolling clients of a capacity train the same block "
+    "at a time. In mixed columns, clients take the capacities in turn. The server averages whole models: weights that "
+    "a client does not train keep the received values."
+)
 HETEROGENEITY = {"high": 2, "low": 5}
 
 
@@ -80,6 +87,7 @@ def shuffled_policies(scale: Scale) -> Study:
         reference=rolling,
         notes=(
             *OPEN,
+            UNITS,
             "For the full model, all columns with the same heterogeneity show the same runs.",
             "The paper has only one table of numbers, for CIFAR-100: 34.37 % with static and 35.30 % with rolling "
             "submodels.",
@@ -114,6 +122,7 @@ def shuffled_norms(scale: Scale) -> Study:
         (ACCURACY, LOSS),
         reference="rolling (shuffled)",
         notes=(
+            UNITS,
             "All clients train submodels of the same capacity. The partition mixture:0.5 gives groups of clients the "
             "same class mixture.",
             "The paper has a pre-activated ResNet18 with static batch norm and the capacities 1/4 and 1/8.",
@@ -144,6 +153,7 @@ def shuffled_generalisation(scale: Scale) -> Study:
         reference="full (FedAvg)",
         notes=(
             *OPEN,
+            UNITS,
             "Both losses are of the final full model in evaluation mode: on the test set, and on the clients' training "
             "data (at most 10,000 samples, evenly spaced).",
             *scale.pick_value((OVERFIT,), (OVERFIT,), ()),
