@@ -294,9 +294,10 @@ SETTINGS: dict[str, Setting] = {
             },
             (0.80, 0.90, 0.95),
             1.0,
-            lengths=(2, 5, 10),
+            # In an earlier race, the ranges began at 2 batches and at 0.03, and the best values were below these ends.
+            lengths=(1, 2, 5, 10),
             whole=5,
-            lr="0.03:1:log",
+            lr="0.003:0.3:log",
             aim=2,
             between=50,
             notes=("Only the methods that were fastest in the setting digits, and FedAvg, are tuned here.",),
