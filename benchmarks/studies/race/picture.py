@@ -72,7 +72,6 @@ def choose_colours(names: Sequence[str]) -> dict[str, str]:
 
 def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -> None:
     """Draw each entrant's mean accuracy and its range over the seeds. Coloured curves cover grey curves."""
-    last_target = setting.targets[-1]
     grey_names = [name for name in by_entrant if looks[name] == GREY]
     for name, runs in reversed(list(by_entrant.items())):
         xs = np.linspace(0, max(run.spent["t"].iloc[-1] for run in runs), POINTS)
@@ -98,8 +97,7 @@ def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -
             fontsize=8,
             color="0.35",
         )
-    low = setting.targets[0] - 2.5 * (last_target - setting.targets[0])
-    axes.set_ylim(100 * low, 100 * last_target + 0.12 * 100 * (last_target - low))
+    axes.set_ylim(*accuracy_range(setting.targets))
     axes.set_xlim(0, _axis_end(setting, by_entrant, looks))
     axes.set_xlabel("virtual time", fontsize=9)
     axes.set_ylabel("test accuracy, %", fontsize=9)
@@ -109,6 +107,13 @@ def _draw_curves(axes: Axes, setting: Setting, by_entrant: Runs, looks: Looks) -
     axes.legend([by_label[label] for label in shown], shown, fontsize=8, loc="lower right", framealpha=0.9)
     _style_axes(axes)
     axes.grid(visible=False)
+
+
+def accuracy_range(targets: Sequence[float]) -> tuple[float, float]:
+    """Return the ends of the accuracy axis, in per cent, so that the targets are in its upper part."""
+    first, last = targets[0], targets[-1]
+    low = max(0.0, first - 2.5 * (last - first))
+    return 100 * low, 100 * last + 0.12 * 100 * (last - low)
 
 
 def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:

@@ -17,7 +17,7 @@ from benchmarks.studies.options import RunOptions
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import cost_to_accuracy
 from benchmarks.studies.race.overview import format_overview
-from benchmarks.studies.race.picture import GREY, choose_colours
+from benchmarks.studies.race.picture import GREY, accuracy_range, choose_colours
 from benchmarks.studies.race.record import write_record
 from benchmarks.studies.race.runs import LONG_RUN_SEEDS, Race
 from benchmarks.studies.race.settings import FLEETS, QUICK, SETTINGS, Setting
@@ -272,6 +272,11 @@ def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_give
         ENTRANTS["ist"].refusal_reason(setting) == LENT_TO["ist-lent"].refusal_reason(setting) == setting.without["ist"]
     )
     assert ENTRANTS["ist"].refusal_reason(A) is None
+
+
+def test_axis_of_accuracies_has_all_targets_and_no_negative_accuracy() -> None:
+    assert accuracy_range((0.90, 0.93, 0.95)) == pytest.approx((77.5, 97.1))
+    assert accuracy_range((0.03, 0.05, 0.06)) == pytest.approx((0.0, 6.72))
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
