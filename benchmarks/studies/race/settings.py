@@ -302,8 +302,8 @@ SETTINGS: dict[str, Setting] = {
             notes=(
                 "Only the methods that were fastest in the setting digits, and FedAvg, are tuned here.",
                 "The best learning rate of fed-raa and of fed-raa-random, 0.01, is at the end of the widened range. A "
-                "second tuning, also with 12 trials, had rates from 0.003 to 0.3 and tasks of 1, 2, 5 or 10 batches. Its "
-                "best values are slower on the seeds of the tables: fed-raa-random takes 0.353, and fed-raa 0.429.",
+                "second tuning, also with 12 trials, had rates from 0.003 to 0.3 and tasks of 1, 2, 5 or 10 batches. "
+                "Its best values are slower on the seeds of the tables: fed-raa-random takes 0.353, and fed-raa 0.429.",
             ),
         ),
     )
