@@ -13,7 +13,7 @@ from refusals import refuses
 
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.options import RunOptions
-from benchmarks.studies.race.entrants import ENTRANTS, LIMIT, ROUNDS
+from benchmarks.studies.race.entrants import ENTRANTS, ROUNDS
 from benchmarks.studies.race.measures import Measured, identifying_fields
 from benchmarks.studies.race.page import read_race
 from benchmarks.studies.race.record import read_record, write_record
@@ -122,4 +122,4 @@ def test_the_files_of_races_can_be_gone_on_from() -> None:
     for setting in (QUICK, *SETTINGS.values()):
         file = Path(f"benchmarks/results/race_{setting.name}.toml")
         if file.exists():
-            assert LIMIT in read_race(file, setting)
+            assert ROUNDS in read_race(file, setting)
