@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from fedraa.components.calls import convert_custom_errors
+from fedraa.components.calls import call_custom
 from fedraa.messages import Vector
 from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
@@ -75,12 +75,7 @@ class FlatModule:
 
     def forward(self, inputs: Any) -> Any:
         """Return the module's result for a batch [b, ...]: one tensor, or several."""
-        try:
-            return self._objective.forward(self.module, inputs)
-        # The context is entered only after an error, because entering it in every step would take microseconds.
-        except (Exception, SystemExit):
-            with convert_custom_errors("model", self.module):
-                raise
+        return call_custom("model", self.module, self._objective.forward, self.module, inputs)
 
     def forward_with(self, weights: Tensor, inputs: Any) -> None:
         """Run the module with the weights [k], without gradients and dropout. Use hooks to read its values.
@@ -96,11 +91,7 @@ class FlatModule:
 
     def outputs(self, result: Any) -> Tensor:
         """Return the tensor in the module's result that has one row per sample."""
-        try:
-            return self._objective.outputs(result)
-        except (Exception, SystemExit):
-            with convert_custom_errors("objective", self._objective):
-                raise
+        return call_custom("objective", self._objective, self._objective.outputs, result)
 
     def loss(self, result: Any, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of the objective, including the losses of auxiliary outputs.
@@ -110,11 +101,7 @@ class FlatModule:
             outputs: The tensor in `result` that has a row per sample.
             labels: The labels of the samples.
         """
-        try:
-            return self._objective.training_loss(result, outputs, labels)
-        except (Exception, SystemExit):
-            with convert_custom_errors("objective", self._objective):
-                raise
+        return call_custom("objective", self._objective, self._objective.training_loss, result, outputs, labels)
 
     def backward(self, loss: Tensor) -> None:
         """Compute the gradient of the loss and store it in the buffer `gradient`."""

@@ -72,10 +72,22 @@ def _table_fields(table: str, **more: Any) -> dict[str, Any]:
     return {"dataset": dataset, "hidden": (64,), "batch_size": 32, "compute": "1:0.5,3:0.5"} | more
 
 
+def _cifar_fields(dataset: str) -> dict[str, Any]:
+    return {"dataset": dataset, "model": "cnn", "transforms": ("crop", "flip"), "batch_size": 32, **_THIRDS}
+
+
 _TABLE_TUNING: dict[str, Any] = {"lengths": (2, 5, 10), "whole": 7, "lr": "0.03:1:log", "trials": 8, "between": 20}
 _THIRDS = {"compute": "1:0.5,3:0.5"}
-# The first layer of the model `cnn` has six channels.
-_FEW_UNITS = {"ist": "clients: 10 in one round each need units of their own; group '0' has only 6"}
+_CIFAR_TUNING: dict[str, Any] = {
+    "lengths": (10, 31, 62, 155),
+    "whole": 32,
+    "lr": "0.01:0.3:log",
+    # On CIFAR-10, tuning for the middle target would choose six fragments for fed-quilt, but some runs with six
+    # fragments do not reach the last target.
+    "aim": 2,
+    # The first layer of the model `cnn` has six channels.
+    "without": {"ist": "clients: 10 in one round each need units of their own; group '0' has only 6"},
+}
 # A device of diurnal.csv is available during this fraction of a day.
 _DAY = 0.6
 
@@ -181,30 +193,20 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "cifar10",
             "CIFAR-10 (subset), CNN, crops and flips, half of the devices 3x as fast",
-            {"dataset": "cifar10-subset", "model": "cnn", "transforms": ("crop", "flip"), "batch_size": 32, **_THIRDS},
+            _cifar_fields("cifar10-subset"),
             (0.34, 0.38, 0.42),
             1.5,
-            lengths=(10, 31, 62, 155),
-            whole=32,
-            lr="0.01:0.3:log",
-            # Tuning for the middle target would choose six fragments for fed-quilt, but some runs with six fragments
-            # do not reach the last target.
-            aim=2,
-            without=_FEW_UNITS,
+            **_CIFAR_TUNING,
             notes=("The data are a subset of CIFAR-10, 10,000 training and 2,000 test images.",),
         ),
         Setting(
             "cifar100",
             "CIFAR-100 (subset), CNN, crops and flips, half of the devices 3x as fast",
-            {"dataset": "cifar100-subset", "model": "cnn", "transforms": ("crop", "flip"), "batch_size": 32, **_THIRDS},
+            _cifar_fields("cifar100-subset"),
             (0.03, 0.05, 0.06),
             1.5,
-            lengths=(10, 31, 62, 155),
-            whole=32,
-            lr="0.01:0.3:log",
+            **_CIFAR_TUNING,
             trials=6,
-            aim=2,
-            without=_FEW_UNITS,
             notes=(
                 "The data are a subset of CIFAR-100: 100 training and 20 test images of each of the 100 classes. An "
                 "accuracy of 6 % is six times that of chance.",

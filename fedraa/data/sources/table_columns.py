@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.precision import warn_lost_digits
-from fedraa.data.sources.table_file import TableFile, is_number, is_unnamed, list_names, open_table
+from fedraa.data.sources.table_file import NO_HEADER_HINT, TableFile, is_number, is_unnamed, list_names, open_table
 from fedraa.data.sources.written_numbers import begins_with_number, has_decimal_comma, is_date, is_missing, read_numbers
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, RunWarning
@@ -118,7 +118,7 @@ def find_target(path: str, names: Sequence[str], target: str | None, options: di
         if target not in names:
             hint = f"as in {example}"
             if any(map(is_number, names)):
-                hint = "the first line has numbers; put a line with the names of the columns before it"
+                hint = NO_HEADER_HINT
             raise InputError("target", got=target, expected=f"one of the columns {list_names(names)}", hint=hint)
         return target
     by_name = {name.lower(): name for name in reversed(names)}

@@ -19,6 +19,7 @@ from fedraa.reading import read_regular_file
 DELIMITERS = ",;\t|"
 DIVIDED_BY = "a comma, a semicolon, a tab or a bar"
 EXCEL_HINT = re.compile(r"\"?sep=(?P<delimiter>[,;\t|])\"?(?=[\r\n])", re.IGNORECASE)
+NO_HEADER_HINT = "the first line has numbers; put a line with the names of the columns before it"
 PACKED = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 SNIFFED_ROWS = 200
 SHOWN_NAMES = 20
@@ -124,9 +125,7 @@ def open_table(path: str) -> TableFile:
     named = tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
     for place, name in enumerate(named):
         if name in named[:place]:
-            remedy = "rename one of them"
-            if is_number(name):
-                remedy = "the first line has numbers; put a line with the names of the columns before it"
+            remedy = NO_HEADER_HINT if is_number(name) else "rename one of them"
             raise InputError(path, f"it has two columns {name!r}", hint=remedy)
     return TableFile(path, text, delimiter, named, start, width)
 
