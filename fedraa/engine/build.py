@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +14,7 @@ from torch import nn
 from fedraa.aggregation.label_owners import labels_held
 from fedraa.attacks.attack import AttackPlan, check_attack, make_attack_plan
 from fedraa.client.state_probe import MAX_PROBE_SAMPLES, probe_state
-from fedraa.components.calls import convert_custom_errors, convert_errors
+from fedraa.components.calls import call_custom, convert_custom_errors, convert_errors
 from fedraa.composition.compatibility import check_transforms
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
@@ -335,7 +336,7 @@ def target_check(objective: Objective) -> Targets | None:
     """Return the function that checks and converts targets, or None if they are class labels."""
     if objective.classifies:
         return None
-    return objective.targets
+    return partial(call_custom, "objective", objective, objective.targets)
 
 
 def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> DivisionSettings:

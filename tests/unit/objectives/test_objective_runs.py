@@ -301,3 +301,13 @@ def test_clients_are_evaluated_after_training_of_their_own(tmp_path: Path) -> No
     assert "consistent" in fl.replay(history.directory)
     plain = fl.run(fl.Experiment(**{**fields, "personalised": None}, out=tmp_path / "plain"), model=model, dataset=LINE)
     assert plain.summary["model_sha256"] == history.summary["model_sha256"]
+
+
+class NoTargets(Interval):
+    def targets(self, train: Any, test: Any, classes: int) -> Any:
+        return train["price"], test, classes
+
+
+def test_an_error_in_targets_names_the_objective_and_its_line(tmp_path: Path) -> None:
+    with refuses("dataset 'line': objective", "NoTargets failed with IndexError", "test_objective_runs.py, line"):
+        run(tmp_path / "run", objective=NoTargets())
