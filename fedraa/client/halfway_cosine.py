@@ -24,6 +24,9 @@ class HalfwayCosine:
     - The cosine is at most log(LARGEST_CHANGE / r), because long steps may destroy a model before its cosine falls.
     - If r is below SMALLEST_CHANGE, the cosine is at least `target`, because noisy gradients lower the cosine.
 
+    A parameter with the shape [1, tokens, width] is not a weight matrix. It is added to activations, such as the
+    position embedding of a vision transformer, and is often near 0 at the start.
+
     Args:
         steps: Number of local steps of each task. Several tasks can be trained together, as the rows of one stack.
         target: The cosine at which the server does not change the learning rate.
@@ -39,7 +42,9 @@ class HalfwayCosine:
         self._target = target
         self._embeddings = embeddings
         self._matrices = [
-            piece for parameter, piece in locate_parameters(module) if parameter.dim() > 1 and piece not in embeddings
+            piece
+            for parameter, piece in locate_parameters(module)
+            if parameter.dim() > 1 and piece not in embeddings and not _is_added(parameter)
         ]
 
     def record(self, steps: int, weights: Tensor) -> None:
@@ -93,6 +98,10 @@ class HalfwayCosine:
             if norm > 0:
                 changes.append(float(delta[piece].norm()) / norm)
         return max(changes)
+
+
+def _is_added(parameter: Tensor) -> bool:
+    return parameter.dim() == 3 and len(parameter) == 1
 
 
 def _row_of(weights: Tensor, row: int) -> Tensor:

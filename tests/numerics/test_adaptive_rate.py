@@ -69,6 +69,17 @@ def test_an_embedding_does_not_count_in_the_cosine() -> None:
     assert whole < 0
 
 
+def test_a_parameter_that_is_added_to_activations_does_not_limit_the_cosine() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions = nn.Parameter(torch.zeros(1, 1, 2))
+            self.line = nn.Linear(2, 1, bias=False)
+
+    # The positions double, and the weights of the layer turn back after a change by less than a twentieth.
+    assert cosine_of_path([1.0, 0.0, 3.0, 4.0], [2.0, 0.0, 3.0, 4.4], [2.0, 0.0, 3.0, 4.2], Positions()) == -0.05
+
+
 def test_a_single_step_and_a_path_that_stands_still_have_no_cosine() -> None:
     module = nn.Linear(3, 1, bias=False)
     single = HalfwayCosine([1], -0.05, module)

@@ -104,9 +104,7 @@ def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None
         kept = neurons[task.fragment]
         before, change = theta.neurons(kept), new.plus(-1, received)
         moved = before.plus(alphas[client], change)
-        # Three clients train the output bias, which is in both fragments: its weight is gain / 3 instead of gain * 2 /
-        # 3.
-        theta = theta.put(kept, moved._replace(b2=before.b2 + alphas[client] / 2 * change.b2))
+        theta = theta.put(kept, moved)
         mean += (theta.flat() - mean) / (share * t + 1)
         np.testing.assert_allclose(server.params, mean, atol=1e-5)
         task = server.assign(client, t + 1.0)

@@ -308,5 +308,27 @@ SETTINGS: dict[str, Setting] = {
                 "Its best values are slower on the seeds of the tables: fed-raa-random takes 0.353, and fed-raa 0.429.",
             ),
         ),
+        Setting(
+            "transformer",
+            "digits, vision transformer, 20 clients, Dirichlet 0.5, devices of four speeds from 1 to 8",
+            {
+                "dataset": "digits",
+                "model": "benchmarks.studies.race.narrow_transformer:narrow_transformer",
+                "batch_size": 16,
+                "clients": 20,
+                "partition": "dirichlet",
+                "compute": "1:0.25,2:0.25,4:0.25,8:0.25",
+            },
+            (0.60, 0.70, 0.75),
+            3.0,
+            lengths=(2, 5, 10),
+            whole=5,
+            lr="0.05:2:log",
+            trials=6,
+            between=60,
+            compute=3.75,
+            overlap=0.55,
+            notes=("Only FedAvg and methods of different kinds that were fast in other settings are tuned here.",),
+        ),
     )
 }
