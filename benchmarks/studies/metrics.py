@@ -183,7 +183,7 @@ def _reduce_rounds(column: str, of: Callable[[Sequence[float]], float]) -> Calla
 
 def _least_trained(history: History) -> float:
     """Return the percentage of coordinates that clients trained in the round with the fewest trained coordinates."""
-    uncovered = max(line["uncovered"] for line in _lines_of_kind(history, "round"))
+    uncovered: float = max(line["uncovered"] for line in _lines_of_kind(history, "round"))
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 
 
@@ -239,7 +239,7 @@ def _flops_per_sample(history: History) -> float:
     experiment = history.experiment
     assert isinstance(experiment.local_steps, int)
     commits = _lines_of_kind(history, "commit")
-    flops = sum(line["flops"] for line in commits)
+    flops: float = sum(line["flops"] for line in commits)
     return 1e-6 * flops / (len(commits) * experiment.local_steps * experiment.batch_size)
 
 
