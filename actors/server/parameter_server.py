@@ -128,7 +128,7 @@ class ParameterServer:
             shard_checks = {"check": store.check, "watch": store.watch}
         hosts = None
         if setting.fingerprint is not None:
-            dealing = make_dealing(experiment, experiment, experiment.seed)
+            dealing = make_dealing(experiment)
             hosts = DataHosts(experiment, dealing, setting.fingerprint, heartbeat)
         executor = self._executor = RayExecutor.of(
             spec,

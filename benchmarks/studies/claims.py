@@ -96,7 +96,9 @@ def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advant
             if gained.is_coarse(percent=percent):
                 gained = replace(gained, coarse=True, enough_seeds=gained.seeds_to_decide(percent=percent))
             if not gained.ratio:
-                gained = _clip_interval(gained, metric.within[1] - metric.within[0])
+                # No difference can exceed the range of the metric.
+                largest = metric.within[1] - metric.within[0]
+                gained = replace(gained, low=max(gained.low, -largest), high=min(gained.high, largest))
             reasons = {weak.get(place, "") for place in places}
             if len(reasons) == 1:
                 gained = replace(gained, weak=reasons.pop())
@@ -131,11 +133,6 @@ def _columns(claim: PaperClaim, result: Result) -> list[str]:
     if claim.columns:
         columns = [column for column in columns if column in claim.columns]
     return [*columns, EVERYWHERE]
-
-
-def _clip_interval(gained: Advantage, largest: float) -> Advantage:
-    """Clip the interval of a difference to [-largest, largest]."""
-    return replace(gained, low=max(gained.low, -largest), high=min(gained.high, largest))
 
 
 def _split_cell_name(name: str, column: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -64,8 +64,8 @@ def to_target(target: float | Mapping[str, float], quantity: Literal["step", "t"
         target: The target accuracy, from 0 to 1, or one per data set.
         quantity: The column of `read_evaluations` to read.
     """
-    name = {"step": "steps", "t": "time", "bytes": "MB", "flops": "GFLOP"}[quantity]
-    unit = {"step": 1.0, "t": 1.0, "bytes": 1e-6, "flops": 1e-9}[quantity]
+    names_and_units = {"step": ("steps", 1.0), "t": ("time", 1.0), "bytes": ("MB", 1e-6), "flops": ("GFLOP", 1e-9)}
+    name, unit = names_and_units[quantity]
 
     def spent_until_target(history: History) -> float:
         return unit * value_at_accuracy(read_evaluations(history), quantity, _target_of(history, target))
@@ -133,20 +133,15 @@ def read_evaluations(history: History) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["step", "t", "accuracy", "bytes", "flops"]).astype(float)
 
 
-def _to_float(value: object) -> float:
-    assert isinstance(value, int | float)
-    return float(value)
-
-
 def _staleness_quantile(history: History, share: float) -> float:
-    return float(np.quantile([_to_float(line["staleness_total"]) for line in _lines_of_kind(history, "commit")], share))
+    return float(np.quantile([line["staleness_total"] for line in _lines_of_kind(history, "commit")], share))
 
 
 STALENESS_TAIL = Metric("staleness, 99th percentile", lambda history: _staleness_quantile(history, 0.99), "less", ".1f")
 STALENESS_MEDIAN = Metric("staleness, median", lambda history: _staleness_quantile(history, 0.5), "less", ".1f")
 
 
-def _lines_of_kind(history: History, kind: str) -> Sequence[dict[str, object]]:
+def _lines_of_kind(history: History, kind: str) -> list[dict[str, Any]]:
     return [line for line in history.lines() if line["kind"] == kind]
 
 
@@ -183,12 +178,12 @@ PEAK_MEMORY = Metric("device MB", _peak_memory, "less", ".3g")
 
 
 def _reduce_rounds(column: str, of: Callable[[Sequence[float]], float]) -> Callable[[History], float]:
-    return lambda history: of([_to_float(line[column]) for line in _lines_of_kind(history, "round")])
+    return lambda history: float(of([line[column] for line in _lines_of_kind(history, "round")]))
 
 
 def _least_trained(history: History) -> float:
     """Return the percentage of coordinates that clients trained in the round with the fewest trained coordinates."""
-    uncovered = max(_to_float(line["uncovered"]) for line in _lines_of_kind(history, "round"))
+    uncovered: float = max(line["uncovered"] for line in _lines_of_kind(history, "round"))
     return 100 * (1 - uncovered / float(history.config["resolved"]["parameters"]))
 
 
@@ -233,7 +228,7 @@ def upload_size(which: Literal["least", "most"]) -> Metric:
     pick = {"least": min, "most": max}[which]
     return Metric(
         f"thousand parameters, {which}",
-        lambda history: pick(_to_float(line["bytes_up"]) for line in _lines_of_kind(history, "commit")) / 4e3,
+        lambda history: pick(line["bytes_up"] for line in _lines_of_kind(history, "commit")) / 4e3,
         "less",
         ".1f",
     )
@@ -244,7 +239,7 @@ def _flops_per_sample(history: History) -> float:
     experiment = history.experiment
     assert isinstance(experiment.local_steps, int)
     commits = _lines_of_kind(history, "commit")
-    flops = sum(_to_float(line["flops"]) for line in commits)
+    flops: float = sum(line["flops"] for line in commits)
     return 1e-6 * flops / (len(commits) * experiment.local_steps * experiment.batch_size)
 
 

@@ -18,7 +18,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.system import chaos_clients, chaos_files, chaos_kills, chaos_processes
-from benchmarks.system.chaos_table import Kind, Table, print_line
+from benchmarks.system.chaos_table import Kind, Table
+from fedraa.cli.console import print_line
 
 SEED = 0
 KINDS = {

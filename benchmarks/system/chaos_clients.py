@@ -14,9 +14,10 @@ import numpy as np
 
 from actors.worker.worker import Worker
 from benchmarks.system.chaos_kills import on_ray, run_with_workers
-from benchmarks.system.chaos_table import Kind, Tally, count_commits, print_line
+from benchmarks.system.chaos_table import Kind, Tally, count_commits
 from benchmarks.system.spoiling import CAUSES, spoil_update
 from fedraa.api import replay, run
+from fedraa.cli.console import print_line
 from fedraa.client.trainer import Work
 from fedraa.config.experiment import Experiment
 from fedraa.ledger.participation import Participation
@@ -85,7 +86,7 @@ def run_trial(directory: Path, rng: np.random.Generator, method: str) -> Tally:
         cases.append(run_case(method, does, int(rng.integers(CLIENTS)), folder))
     wrong = [one_case for one_case in cases if not one_case.well]
     for wrong_case in wrong:
-        print_line(wrong_case)
+        print_line(str(wrong_case))
     lost = sum(one_case.lost for one_case in cases)
     doubled = sum(one_case.doubled for one_case in cases)
     return Tally(len(cases), len(cases) - len(wrong), lost, doubled)

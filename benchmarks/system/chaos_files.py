@@ -18,9 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled, print_line
+from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled
 from benchmarks.system.killing import KillAt, Killed
 from fedraa.api import replay, resume, run
+from fedraa.cli.console import print_line
 from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent, Unwritable
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVALS, EVENTS, MODEL, SEAL, SUMMARY
@@ -346,7 +347,7 @@ def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
     rows = list(rows)
     wrong = [row for row in rows if row.outcome not in (HARMLESS, NOTICED)]
     for row in wrong:
-        print_line(row)
+        print_line(str(row))
     right = disturbances * (len(rows) - len(wrong))
     return Tally(disturbances * len(rows), right, sum(row.lost for row in rows), sum(row.doubled for row in rows))
 

@@ -45,7 +45,7 @@ from benchmarks.system.chaos_kills import (
     make_experiment,
     tear_file,
 )
-from benchmarks.system.chaos_table import count_commits, print_line
+from benchmarks.system.chaos_table import count_commits
 from benchmarks.system.faults import PUSH, lose_messages
 from benchmarks.system.killing import KillAt, Killed
 from benchmarks.system.known_names import refuse_unknown_names
@@ -53,6 +53,7 @@ from benchmarks.system.rows import add_row, read_rows
 from benchmarks.system.warm_workers import PooledExecutor, WorkerPool
 from fedraa.api import run
 from fedraa.callbacks.callback_list import CallbackList
+from fedraa.cli.console import print_line
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
@@ -119,8 +120,7 @@ def main(
         pending = [key for key in keys if key not in present and (MESSAGES in key[1]) == has_messages]
         for start in range(0, len(pending), RUNS_PER_CLUSTER):
             _make_rows_in_child(pending[start : start + RUNS_PER_CLUSTER], has_messages, out)
-    rows = read_rows(out, Row)
-    Console().print(make_table(rows))
+    Console().print(make_table(read_rows(out, Row)))
 
 
 def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool, out: Path) -> None:
@@ -162,7 +162,7 @@ def make_rows(keys: Iterable[tuple[int, str, str]], out: Path) -> None:
             with TemporaryDirectory(prefix="fedraa-chaos-") as folder_name:
                 row = make_run(pool, Path(folder_name), undisturbed[method], method, cell, number)
             add_row(out, row)
-            print_line(row)
+            print_line(str(row))
 
 
 def make_run(pool: WorkerPool, folder: Path, undisturbed: Path, method: str, cell: str, number: int) -> Row:

@@ -1,6 +1,5 @@
 """The result table of `python -m benchmarks.system.chaos`."""
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -88,12 +87,6 @@ class Table:
         if not self._path.exists():
             return []
         return pd.read_csv(self._path).to_dict("records")
-
-
-def print_line(what: object) -> None:
-    """Print a line at once, so that a log file shows the progress."""
-    sys.stdout.write(f"{what}\n")
-    sys.stdout.flush()
 
 
 def lost_and_doubled(directory: Path, undisturbed: Path) -> tuple[int, int]:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, get_args
@@ -24,12 +25,13 @@ from typing import Literal, get_args
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.system.chaos_table import lost_and_doubled, print_line
+from benchmarks.system.chaos_table import lost_and_doubled
 from benchmarks.system.compat_checks import Environment, start_head
 from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.processes import kill_tree
 from benchmarks.system.rows import add_row, read_rows
 from fedraa.api import run
+from fedraa.cli.console import print_line
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
@@ -146,14 +148,12 @@ def main(
     refuse_unknown_names("faults", faults, FAULTS)
     with TemporaryDirectory(prefix="fedraa-faults-") as name:
         undisturbed = make_undisturbed_run(Path(name))
-        for number in range(runs):
-            for fault in faults:
-                for engine in engines:
-                    if has_row(out, fault, engine, number):
-                        continue
-                    row = make_run(fault, engine, number, undisturbed)
-                    add_row(out, row)
-                    print_line(row)
+        present = {(row.number, row.fault, row.engine) for row in read_rows(out, Row)}
+        for number, fault, engine in product(range(runs), faults, engines):
+            if (number, fault, engine) not in present:
+                row = make_run(fault, engine, number, undisturbed)
+                add_row(out, row)
+                print_line(str(row))
     Console().print(make_table(read_rows(out, Row)))
 
 
@@ -230,12 +230,6 @@ def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> st
             kill_tree(process.pid)
             return f"no end within {TIMEOUT_S:g} s"
     return (output.strip().splitlines() or [""])[-1]
-
-
-def has_row(out: Path, fault: str, engine: str, number: int) -> bool:
-    """Return True if the table already has this run."""
-    key = (fault, engine, number)
-    return any((row.fault, row.engine, row.number) == key for row in read_rows(out, Row))
 
 
 def make_table(rows: Sequence[Row]) -> Table:

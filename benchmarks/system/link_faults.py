@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,12 +22,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.system.chaos_table import lost_and_doubled, print_line
+from benchmarks.system.chaos_table import lost_and_doubled
 from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.processes import kill_tree
 from benchmarks.system.rows import add_row, read_rows
 from benchmarks.system.two_hosts import Host, Link, two_hosts
 from fedraa.api import run
+from fedraa.cli.console import print_line
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.file_names import EVENTS, SUMMARY
 from fedraa.rundir.history import History
@@ -116,14 +118,12 @@ def main(
     refuse_unknown_names("servers", servers, SERVERS)
     with TemporaryDirectory(prefix="fedraa-link-") as name:
         undisturbed = run(Experiment(**FIELDS, engine="local", out=Path(name) / "run")).directory
-        for number in range(runs):
-            for fault in faults:
-                for server in servers:
-                    present = {(row.fault, row.server, row.number) for row in read_rows(out, Row)}
-                    if (fault, server, number) not in present:
-                        row = make_run(fault, server, number, undisturbed)
-                        add_row(out, row)
-                        print_line(row)
+        present = {(row.number, row.fault, row.server) for row in read_rows(out, Row)}
+        for number, fault, server in product(range(runs), faults, servers):
+            if (number, fault, server) not in present:
+                row = make_run(fault, server, number, undisturbed)
+                add_row(out, row)
+                print_line(str(row))
     Console().print(make_table(read_rows(out, Row)))
 
 
@@ -201,7 +201,7 @@ class Cluster:
                     stderr=stream,
                 )
             self._processes[host] = process
-            _await(partial(_has_started, log), process, START_S)
+            _await(partial(_has_started, log), process)
 
     def kill(self) -> None:
         for process in self._processes.values():
@@ -257,7 +257,7 @@ def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
 
 def _cut_link(link: Link, seconds: float, process: "subprocess.Popen[bytes]", out: Path) -> float:
     """Cut the link after some `commit` log lines. Return the seconds from the cut's end to the next `commit` line."""
-    _await(lambda: _count_commits(out) >= COMMITS_BEFORE_CUT, process, START_S)
+    _await(lambda: _count_commits(out) >= COMMITS_BEFORE_CUT, process)
     with link.cut():
         time.sleep(seconds)
     healed = time.monotonic()
@@ -274,15 +274,15 @@ def _count_commits(out: Path) -> int:
     return path.read_text().count('"commit"')
 
 
-def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]", seconds: float) -> None:
+def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
     """Wait until `happened()` is true.
 
-    Raises TimeoutError after `seconds`, or if the process ends earlier.
+    Raises TimeoutError after `START_S` seconds, or if the process ends earlier.
     """
-    give_up = time.monotonic() + seconds
+    give_up = time.monotonic() + START_S
     while not happened():
         if process.poll() is not None or time.monotonic() > give_up:
-            raise TimeoutError(f"the command ended with {process.poll()}, or took over {seconds:g} s: {process.args!r}")
+            raise TimeoutError(f"the command ended with {process.poll()}, or took over {START_S:g} s: {process.args!r}")
         time.sleep(POLL_INTERVAL_S)
 
 

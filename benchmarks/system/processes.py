@@ -40,17 +40,18 @@ def process_title(process: int) -> str:
 
 def resident_bytes(process: int) -> int:
     """Return the private memory of a process in bytes; 0 if it has ended."""
-    try:
-        text = (PROC / str(process) / "status").read_text()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("RssAnon:"))
+    return _sum_sizes(process, "status", "RssAnon:")
 
 
 def unique_bytes(process: int) -> int:
     """Return the bytes that only this process uses; 0 if it has ended."""
+    return _sum_sizes(process, "smaps_rollup", "Private_")
+
+
+def _sum_sizes(process: int, file: str, prefix: str) -> int:
+    """Return the bytes in the lines of a file in /proc/PID that begin with `prefix`; 0 if the process has ended."""
     try:
-        text = (PROC / str(process) / "smaps_rollup").read_text()
+        text = (PROC / str(process) / file).read_text()
     except OSError:
         return 0
-    return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("Private_"))
+    return sum(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(prefix))

@@ -42,13 +42,14 @@ from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
-from fedraa.messages import Update, Vector
+from fedraa.messages import Task, Update, Vector
+from fedraa.server.server import Server
 
 # The number of measured rounds of a run.
 ROUNDS = 2
 # The number of clients in the measurement of updates without training.
 EMPTY_CLIENTS = 100
-# The numbers of clients and of updates in the measurement of the server.
+# The numbers of clients and of updates in the measurements of the server.
 SERVER_CLIENTS = 10
 SERVER_UPDATES = 300
 
@@ -207,8 +208,7 @@ class Idle(Worker):
     """A worker that returns the parameters of a task without training."""
 
     def train(self, work: list[Work]) -> list[Update]:
-        tasks = [one.task for one in work]
-        return [Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0) for task in tasks]
+        return [_untrained(one.task) for one in work]
 
 
 class Echo:
@@ -271,31 +271,34 @@ def measure_mixing(dataset: Dataset, model: str) -> Measurement:
         dataset: The data.
         model: A key of MODELS.
     """
-    server = make_server(
-        build_run(trial_experiment("fed-raa", SERVER_CLIENTS, model, updates=1, fragments=3), dataset=dataset),
-        lambda *_, **__: None,
-    )
+    server = _make_server(dataset, model)
     seconds = []
     for number in range(SERVER_UPDATES):
         started = time.perf_counter()
         task = server.assign(number % SERVER_CLIENTS, 0.0)
-        server.commit(Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0), 0.0)
+        server.commit(_untrained(task), 0.0)
         seconds.append(time.perf_counter() - started)
     return Measurement("assign and mix", SERVER_CLIENTS, model, "ms", 1000 * statistics.median(seconds))
 
 
 def bytes_moved(dataset: Dataset, model: str) -> Measurement:
     """Measure the bytes of an update's message and of the submodel in it."""
-    server = make_server(
-        build_run(trial_experiment("fed-raa", 10, model, updates=1, fragments=3), dataset=dataset),
-        lambda *_, **__: None,
-    )
-    task = server.assign(0, 0.0)
-    update = Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
+    task = _make_server(dataset, model).assign(0, 0.0)
     buffers: list[pickle.PickleBuffer] = []
-    header = pickle.dumps(update, protocol=5, buffer_callback=buffers.append)
+    header = pickle.dumps(_untrained(task), protocol=5, buffer_callback=buffers.append)
     moved = len(header) + sum(len(buffer.raw()) for buffer in buffers)
-    return Measurement("bytes of an update", 10, model, "kB", moved / 1e3, task.params.nbytes / 1e3)
+    return Measurement("bytes of an update", SERVER_CLIENTS, model, "kB", moved / 1e3, task.params.nbytes / 1e3)
+
+
+def _make_server(dataset: Dataset, model: str) -> Server:
+    """Return a server of Fed-RAA with three fragments, which writes no log."""
+    experiment = trial_experiment("fed-raa", SERVER_CLIENTS, model, updates=1, fragments=3)
+    return make_server(build_run(experiment, dataset=dataset), lambda *_, **__: None)
+
+
+def _untrained(task: Task) -> Update:
+    """Return an update with the parameters of the task."""
+    return Update(task.id, task.client, task.fragment, task.version, task.params, 1, 0.0, 0.0)
 
 
 def start_up(repeats: int) -> Measurement:

@@ -136,7 +136,7 @@ def measure_run(
     spec = build_run(experiment, dataset=dataset)
     marks = Marks(warm, experiment.updates or experiment.rounds or 0)
     commits: list[Update] = []
-    executor = _Noting.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),), worker=worker, taken=commits)
+    executor = _RecordingExecutor.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),), worker=worker, taken=commits)
     with TemporaryDirectory() as directory:
         try:
             RunSession(spec, Path(directory), executor, Event(), CallbackList([marks], progress_seconds=0.0)).execute()
@@ -147,7 +147,7 @@ def measure_run(
 
 
 @dataclass
-class _Noting(RayExecutor):
+class _RecordingExecutor(RayExecutor):
     """An executor on Ray that records the received updates without their parameters."""
 
     taken: list[Update] = field(default_factory=list)

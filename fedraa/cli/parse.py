@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields
+from functools import partial
 from inspect import signature
 from itertools import takewhile
 from typing import Annotated, Any, Union
@@ -102,11 +103,7 @@ def errors_as_sentences(program: str, commands: Functions, arguments: Sequence[s
         commands: The commands by name.
         arguments: The arguments of the process.
     """
-
-    def raise_input_error(event: _errors.ParseErrorEvent) -> None:
-        _raise_sentence(event, program, commands, arguments)
-
-    with _errors.on_parse_error(raise_input_error):
+    with _errors.on_parse_error(partial(_raise_sentence, program=program, commands=commands, arguments=arguments)):
         yield
 
 

@@ -14,7 +14,6 @@ from fedraa.cli.console import print_line, print_table
 from fedraa.cli.plan_cluster import cluster_lines
 from fedraa.cli.plan_data import show_data
 from fedraa.cli.plan_outlook import (
-    MAX_SIMULATED,
     Totals,
     async_outlook,
     first_round,
@@ -173,7 +172,7 @@ def task_energies(spec: RunSpec, table: Floats) -> list[float]:
     costs = make_cost_model(spec)
     shapes = [submodel.widths for submodel in spec.submodels]
     energies = []
-    for client in spread_by_rank(table[:, 0], MAX_SIMULATED).tolist():
+    for client in spread_by_rank(table[:, 0]).tolist():
         for fragment in np.flatnonzero(np.isfinite(table[client])).tolist():
             widths = shapes[fragment]
             energy = costs.cost(widths, client, *costs.moved_bytes(widths)).energy

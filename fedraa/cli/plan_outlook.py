@@ -97,17 +97,17 @@ def first_round(spec: RunSpec) -> FirstRound:
     server = make_server(spec, record_task)
     clients = np.fromiter(server.begin(), np.int64)
     costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[clients, 0]
-    sample = clients[spread_by_rank(costs, MAX_SIMULATED)].tolist()
+    sample = clients[spread_by_rank(costs)].tolist()
     tasks = [server.assign(client, 0.0) for client in sample]
     return FirstRound(tasks, len(clients), down, energies)
 
 
-def spread_by_rank(costs: Floats, count: int) -> Ints:
-    """Return the indices of at most `count` costs [N], evenly spread from the lowest to the highest."""
-    if len(costs) <= count:
+def spread_by_rank(costs: Floats) -> Ints:
+    """Return the indices of at most `MAX_SIMULATED` costs [N], evenly spread from the lowest to the highest."""
+    if len(costs) <= MAX_SIMULATED:
         return np.arange(len(costs))
     by_cost = np.argsort(costs, kind="stable")
-    return np.sort(by_cost[np.linspace(0, len(costs) - 1, count).round().astype(np.int64)])
+    return np.sort(by_cost[np.linspace(0, len(costs) - 1, MAX_SIMULATED).round().astype(np.int64)])
 
 
 def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]:
@@ -116,7 +116,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]
     rule: Any = spec.method.update
     sample = np.arange(len(planner.costs))
     if spec.at_a_time > MAX_SIMULATED:
-        sample = spread_by_rank(planner.costs.sum(axis=1), MAX_SIMULATED)
+        sample = spread_by_rank(planner.costs.sum(axis=1))
     # The clients, updates and staleness of the real run are those of the sample, multiplied by `times`.
     times = len(planner.costs) / len(sample)
     sample_steps = max(1, round((limits.steps or DRY_STEPS * times) / times))

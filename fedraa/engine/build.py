@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +18,7 @@ from fedraa.components.calls import call_custom, convert_custom_errors, convert_
 from fedraa.composition.compatibility import check_transforms
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
-from fedraa.config.section import Section
-from fedraa.config.sections import DEFAULT_ATTACKERS, ClientOptions, DeviceOptions, EvaluationOptions, ProblemOptions
+from fedraa.config.sections import DEFAULT_ATTACKERS, ProblemOptions
 from fedraa.data import (
     Dataset,
     DivisionSettings,
@@ -72,7 +71,6 @@ from fedraa.submodels.indices import count_owners
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
 # Before the start, the metrics are tried on this number of test samples.
 TRIAL_SAMPLES = 32
-Options = TypeVar("Options", bound=ClientOptions)
 
 
 def report_nothing(doing: str) -> None:
@@ -122,11 +120,11 @@ def build_run(
     if experiment.links is not None:
         fleet = with_links(fleet, read_links(experiment.links, experiment.client_count))
     method = with_capacities(method, fleet.compute)
-    timing = _make_timing(experiment, clients=experiment.client_count, seed=experiment.seed)
+    timing = _make_timing(experiment)
     doing(f"dividing the data among {experiment.client_count} clients")
-    data = divide_dataset(dataset, make_dealing(experiment, experiment, experiment.seed))
+    data = divide_dataset(dataset, make_dealing(experiment))
     able = int((np.diff(data.test_offsets) > 0).sum())
-    _check_clients_with_tests(experiment, clients=experiment.client_count, able=able)
+    _check_clients_with_tests(experiment, able)
     dataset = data.dataset
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
     # The example is a real minibatch, because memory is measured on it. The tracer needs two samples or more.
@@ -274,31 +272,32 @@ def _start_attack(experiment: Experiment, objective: Objective, classes: int, ex
     return plan
 
 
-def _refuse_options_of_names(options: Section, component: str) -> None:
+def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
     """Raise InputError if the user sets a field of `_ONLY_BY_NAME` for a component that is an object.
 
     Args:
-        options: The options that have these fields.
+        experiment: The experiment.
         component: `model` or `dataset`. The user passes this component as an object.
     """
     for field in _ONLY_BY_NAME[component]:
-        _refuse_unless_default(options, field, f"a {component} that is given as an object")
+        _refuse_unless_default(experiment, field, f"a {component} that is given as an object")
 
 
-def _refuse_unless_default(options: Section, field: str, beside: str) -> None:
-    if options.is_set(field):
-        raise no_effect_error(field, getattr(options, field), beside)
+def _refuse_unless_default(experiment: Experiment, field: str, beside: str) -> None:
+    if experiment.is_set(field):
+        raise no_effect_error(field, getattr(experiment, field), beside)
 
 
-def _check_clients_with_tests(options: EvaluationOptions, *, clients: int, able: int) -> None:
-    """Raise InputError if the options request evaluations of more clients than `able`, the number with test samples."""
+def _check_clients_with_tests(experiment: Experiment, able: int) -> None:
+    """Raise InputError if evaluations need more clients with test samples than `able`, the number of such clients."""
     for switch, field in (("personalised", "personalised"), ("client_evals", "client_evals_of")):
-        if getattr(options, switch) is None:
+        if getattr(experiment, switch) is None:
             continue
         if not able:
             raise InputError(switch, "no client that trains has its own test samples", hint="leave it out")
-        count = getattr(options, field)
+        count = getattr(experiment, field)
         if count is not None and count > able:
+            clients = experiment.client_count
             expected = f"at most {able}, because {able} of {clients} clients have their own test samples"
             raise InputError(field, got=count, expected=expected)
 
@@ -307,24 +306,24 @@ def _write_line(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def with_clients(options: Options, dataset: Dataset | FederatedDataset) -> Options:
-    """Return the options, with defaults for an unset partition and an unset number of clients.
+def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Experiment:
+    """Return the experiment with defaults for an unset partition and an unset number of clients.
 
     By default the partition is `dirichlet` if `dirichlet` is set, else `natural` if the dataset assigns its samples to
     clients, else `iid`.
     """
     natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
-    partition = options.partition
-    if partition is None and options.dirichlet is not None:
+    partition = experiment.partition
+    if partition is None and experiment.dirichlet is not None:
         partition = "dirichlet"
     elif partition is None and natural:
         partition = "natural"
     elif partition is None:
         partition = "iid"
-    clients = options.clients
+    clients = experiment.clients
     if clients is None and isinstance(partition, str) and partition == "natural":
         clients = getattr(dataset, "own_clients", None)
-    return options.model_copy(update={"partition": partition, "clients": clients or options.client_count})
+    return experiment.model_copy(update={"partition": partition, "clients": clients or experiment.client_count})
 
 
 def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
@@ -339,45 +338,38 @@ def target_check(objective: Objective) -> Targets | None:
     return partial(call_custom, "objective", objective, objective.targets)
 
 
-def make_dealing(problem: ProblemOptions, clients: ClientOptions, seed: int) -> DivisionSettings:
-    """Return the settings for dividing the dataset among the clients.
-
-    Args:
-        problem: The options of the dataset and the objective.
-        clients: The options of the clients.
-        seed: Seed of the run.
-    """
-    partitioner = make_partitioner(
-        "iid" if clients.partition is None else clients.partition,
-        dirichlet=clients.dirichlet,
-    )
-    objective = make_objective(problem.objective)
-    transforms = make_transforms(problem.transforms, seed=seed)
+def make_dealing(experiment: Experiment) -> DivisionSettings:
+    """Return the settings for dividing the dataset among the clients."""
+    partition = "iid" if experiment.partition is None else experiment.partition
+    objective = make_objective(experiment.objective)
+    transforms = make_transforms(experiment.transforms, seed=experiment.seed)
     check_transforms(transforms, objective)
     return DivisionSettings(
-        partitioner=partitioner,
-        clients=clients.client_count,
-        seed=seed,
+        partitioner=make_partitioner(partition, dirichlet=experiment.dirichlet),
+        clients=experiment.client_count,
+        seed=experiment.seed,
         transforms=transforms,
-        allow_nan=problem.allow_nan,
+        allow_nan=experiment.allow_nan,
         targets=target_check(objective),
-        validation=clients.validation,
-        standardise=problem.standardise,
+        validation=experiment.validation,
+        standardise=experiment.standardise,
     )
 
 
-def _make_timing(options: DeviceOptions, *, clients: int, seed: int) -> Timing:
-    period = options.availability_period
+def _make_timing(experiment: Experiment) -> Timing:
+    period = experiment.availability_period
+    clients = experiment.client_count
+    seed = experiment.seed
     spans: Availability | Daily | None = None
-    kind, _, trace = str(options.availability or "").partition(":")
+    kind, _, trace = str(experiment.availability or "").partition(":")
     if kind == "fedscale":
         if period is not None:
             raise no_effect_error("availability_period", period, "fedscale, in which every trace has a period")
-        if options.units == "relative":
-            raise InputError("units", got=options.units, expected="physical, because FedScale's times are in seconds")
+        if experiment.units == "relative":
+            raise InputError("units", got="relative", expected="physical, because FedScale's times are in seconds")
         spans = read_fedscale_availability(Path(trace), clients, seed)
-    elif options.availability is not None:
-        spans = read_availability(options.availability, clients, period, seed)
+    elif experiment.availability is not None:
+        spans = read_availability(experiment.availability, clients, period, seed)
     elif period is not None:
         raise no_effect_error("availability_period", period, "no availability", "give --availability also")
-    return Timing(seed, options.duration_jitter, spans)
+    return Timing(seed, experiment.duration_jitter, spans)

@@ -1,7 +1,6 @@
 """The ledger of a synchronous server, which decides about rounds and holds no parameters."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,20 +12,6 @@ from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import State
 from schedulers import SchedulerRunner, count_once
 from schedulers.protocol import Ints
-
-
-@dataclass(frozen=True)
-class RoundClosed:
-    """A round that has ended.
-
-    Attributes:
-        round: The round, from 0.
-        fragments: The fragment of each client that reported, in the order of the reports. If submodels are sampled, the
-            number that identifies the client's submodel.
-    """
-
-    round: int
-    fragments: tuple[int, ...]
 
 
 class RoundLedger(TaskLedger):
@@ -138,12 +123,15 @@ class RoundLedger(TaskLedger):
         self._missing -= 1
         self.selector.record_lost(dispatch.client, elapsed)
 
-    def close_round(self) -> RoundClosed:
-        """End the round. Add one update to the count of each fragment that at least one client trained."""
+    def close_round(self) -> list[int]:
+        """End the round. Add one update to the count of each fragment that at least one client trained.
+
+        Return the fragment of each client that reported, in the order of the reports. If submodels are sampled, it is
+        the number that identifies the client's submodel.
+        """
         count_once(self.stats.counts, self._counts_before)
-        closed = RoundClosed(self.step, tuple(self._reported))
         self.step += 1
-        return closed
+        return self._reported
 
     def state(self) -> State:
         return super().state() | {

@@ -22,7 +22,6 @@ from fedraa.methods.fedbuff import Buffered
 from fedraa.numbers import Count
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, ClientUpdate
 from fedraa.server.schedule import AsyncSchedule
-from fedraa.vectors.chunked import map_chunks
 from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.delta_view import DeltaView
 
@@ -64,14 +63,8 @@ class Area(Buffered):
         full = self._count == self.size
         if full:
             self._count = 0
-            self._copy_mean(model.params)
+            model.params[:] = self._mean
         return ApplyResult(1 / model.clients, full)
-
-    def _copy_mean(self, params: Vector) -> None:
-        def copy_piece(piece: slice) -> None:
-            params[piece] = self._mean[piece]
-
-        map_chunks(len(params), copy_piece)
 
     def memory(self, size: int, clients: int) -> int:
         return size * (4 * clients + 12)

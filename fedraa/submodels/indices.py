@@ -32,7 +32,7 @@ def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, .
 
 def make_blocks(traced: Traced, count: int) -> tuple[IndexSet, ...]:
     """Return `count` fragments of about equal size. Each has one contiguous block of units from every group."""
-    return _divide_groups(traced, "count", [1 / _check_positive("count", count)] * count)
+    return _divide_groups(traced, "count", [1 / count] * count)
 
 
 def take_prefix(traced: Traced, ratio: float) -> IndexSet:
@@ -143,9 +143,3 @@ def _count_units(ratio: float, size: int) -> int:
     if not 0 < ratio <= 1:
         raise InputError("ratio", got=ratio, expected="a number over 0 and at most 1")
     return math.ceil(round(ratio * size, 9))
-
-
-def _check_positive(field: str, value: int) -> int:
-    if value < 1:
-        raise InputError(field, got=value, expected="1 or more")
-    return value

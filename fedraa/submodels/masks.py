@@ -10,21 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
-from fedraa.errors import InputError
 from fedraa.submodels.traced import Traced
-
-
-def draw_bernoulli(traced: Traced, p: float, rng: np.random.Generator) -> np.ndarray:
-    """Return a mask [d] that selects each parameter with probability `p` (shuffled submodels, Algorithm 1).
-
-    Args:
-        traced: The traced model.
-        p: Probability of each parameter.
-        rng: Source of random numbers.
-    """
-    if not 0 < p <= 1:
-        raise InputError("p", got=p, expected="a number over 0 and at most 1")
-    return np.less(rng.random(traced.size), p)
 
 
 def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
@@ -47,8 +33,6 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     weights of these units. Weights of the output layer are in the region of the hidden unit from which they come. A
     tensor without hidden units is divided by rows, or by elements if it has too few rows.
     """
-    if parts < 1:
-        raise InputError("parts", got=parts, expected="1 or more")
     region = np.empty(traced.size, np.int8)
     for shape, (name, place) in zip(traced.shapes, traced.places.items(), strict=True):
         owner = traced.module.get_submodule(name.rpartition(".")[0])
@@ -77,11 +61,6 @@ def random_parts(traced: Traced, parts: int, names: Sequence[str], rng: np.rando
         names: Names of the tensors to divide.
         rng: Source of random numbers.
     """
-    if parts < 1:
-        raise InputError("parts", got=parts, expected="1 or more")
-    unknown = sorted(set(names) - set(traced.names))
-    if unknown or not names:
-        raise InputError("names", got=unknown, expected="trainable parameters of the module")
     split = np.array_split(rng.permutation(np.flatnonzero(traced.mask_of(names))), parts)
     shared = np.ones(traced.size, dtype=bool)
     shared[np.concatenate(split)] = False

@@ -4,10 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from execution import run_warm
-from same_run import same
-
-from fedraa import Experiment, run
+from same_run import same_on_ray
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -33,7 +30,5 @@ def test_costs_and_kept_adversaries_give_the_same_run_on_ray(
         "quiet": True,
         **limit,
     }
-    local = run(Experiment(**fields, engine="local", out=tmp_path / "local"))
-    on_ray = run_warm(warm_workers, tmp_path / "ray", **fields)
-    same(on_ray.directory, local)
+    local, on_ray = same_on_ray(warm_workers, tmp_path, **fields)
     assert on_ray.summary["energy"] == local.summary["energy"]

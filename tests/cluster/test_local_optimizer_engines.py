@@ -4,10 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from execution import run_warm
-from same_run import same
+from same_run import same_on_ray
 
-from fedraa import Experiment, History, run
 from fedraa.rundir.file_names import CLIENTS, PARTITION
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -20,17 +18,15 @@ KEPT: dict[str, Any] = {"local_optimizer": "adam", "local_optimizer_state": "kee
 
 def test_kept_state_gives_the_same_run_on_shards(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     fields = {**FIELDS, **KEPT, "method": "fed-raa", "updates": 24, "lr_schedule": "cosine:auto@local"}
-    local = run(Experiment(**fields, engine="local", out=tmp_path / "local"))
-    check_same_files(run_warm(warm_workers, tmp_path / "ray", **fields, server_shards=2), local)
+    check_same_files(warm_workers, tmp_path, **fields, server_shards=2)
 
 
 def test_kept_state_gives_the_same_run_in_stacks(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     fields = {**FIELDS, **KEPT, "method": "ra-fed", "rounds": 3, "vmap_batch": 3}
-    local = run(Experiment(**fields, engine="local", out=tmp_path / "local"))
-    check_same_files(run_warm(warm_workers, tmp_path / "ray", **fields), local)
+    check_same_files(warm_workers, tmp_path, **fields)
 
 
-def check_same_files(on_ray: History, local: History) -> None:
-    same(on_ray.directory, local)
+def check_same_files(warm_workers: tuple[Any, ...], folder: Path, **fields: Any) -> None:
+    local, on_ray = same_on_ray(warm_workers, folder, **fields)
     for name in (CLIENTS, PARTITION):
         assert (on_ray.directory / name).read_bytes() == (local.directory / name).read_bytes()

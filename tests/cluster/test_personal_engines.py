@@ -5,10 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from execution import run_warm
-from same_run import same
-
-from fedraa import Experiment, run
+from same_run import same_on_ray
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -29,8 +26,6 @@ FIELDS: dict[str, Any] = {"clients": 4, "hidden": (8,), "partition": "labels:3",
 def test_kept_values_give_the_same_run_on_ray(
     fields: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    local = run(Experiment(**FIELDS, **fields, engine="local", out=tmp_path / "local"))
-    on_ray = run_warm(warm_workers, tmp_path / "ray", **FIELDS, **fields)
-    same(on_ray.directory, local)
-    there, here = (history.evals.drop(columns="wall") for history in (on_ray, local))
+    histories = same_on_ray(warm_workers, tmp_path, **FIELDS, **fields)
+    there, here = (history.evals.drop(columns="wall") for history in histories)
     np.testing.assert_array_equal(there, here)

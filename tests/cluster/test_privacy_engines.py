@@ -4,10 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from execution import run_warm
-from same_run import same
-
-from fedraa import Experiment, run
+from same_run import same_on_ray
 
 pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
@@ -34,5 +31,4 @@ NO_HEAD = {"update.owned_head": False}
     ids=lambda fields: fields["method"],
 )
 def test_private_run_is_the_same_on_ray(fields: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
-    local = run(Experiment(**FIELDS, **fields, engine="local", out=tmp_path / "local"))
-    same(run_warm(warm_workers, tmp_path / "ray", **FIELDS, **fields).directory, local)
+    same_on_ray(warm_workers, tmp_path, **FIELDS, **fields)

@@ -4,10 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from execution import run_warm
-from same_run import same
-
-from fedraa import Experiment, run
+from same_run import same_on_ray
 
 pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
@@ -25,6 +22,4 @@ FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_steps": 4, "comp
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
 def test_run_is_the_same_on_ray(fields: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
-    local_fields = {name: value for name, value in fields.items() if name != "server_shards"}
-    local = run(Experiment(**FIELDS, **local_fields, engine="local", out=tmp_path / "local"))
-    same(run_warm(warm_workers, tmp_path / "ray", **FIELDS, **fields).directory, local)
+    same_on_ray(warm_workers, tmp_path, **FIELDS, **fields)

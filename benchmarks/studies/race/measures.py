@@ -64,7 +64,7 @@ class Measured:
         return self._cost_by_target("flops")
 
     def _cost_by_target(self, name: str) -> dict[float, float]:
-        return {level: cost_to_accuracy(self.spent, level)[name] for level in self.targets}
+        return {level: cost_to_accuracy(self.spent, name, level) for level in self.targets}
 
 
 @cache
@@ -108,9 +108,6 @@ def identifying_fields(experiment: Experiment) -> dict[str, Any]:
     return fields
 
 
-def cost_to_accuracy(spent: pd.DataFrame, level: float) -> dict[str, float]:
-    """Return time, traffic and FLOPs until the first evaluation at this accuracy.
-
-    The values are infinite if no evaluation reaches the accuracy.
-    """
-    return {name: unit * value_at_accuracy(spent, name, level) for name, unit in QUANTITIES.items()}
+def cost_to_accuracy(spent: pd.DataFrame, name: str, level: float) -> float:
+    """Return a column of `QUANTITIES` at the first evaluation with this accuracy; infinite without one."""
+    return QUANTITIES[name] * value_at_accuracy(spent, name, level)

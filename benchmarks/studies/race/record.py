@@ -75,4 +75,4 @@ def _is_plausible(spent: pd.DataFrame, targets: tuple[float, ...]) -> bool:
     """Return True if no accuracy exceeds 1 and no cost decreases over time."""
     numbers = np.isfinite(spent).all(axis=None) and (spent >= 0).all(axis=None) and spent["accuracy"].max() <= 1
     rises = (spent.drop(columns="accuracy").diff().iloc[1:] >= 0).all(axis=None)
-    return bool(numbers and rises and cost_to_accuracy(spent, targets[-1])["t"] > 0)
+    return bool(numbers and rises and cost_to_accuracy(spent, "t", targets[-1]) > 0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,6 @@ class Natural(Partitioner):
     other ids are omitted.
     """
 
-    needs_classes: ClassVar[bool] = False
     owners: Any = field(default=None, init=False, repr=False, compare=False)
     test_owners: Any = field(default=None, init=False, repr=False, compare=False)
 

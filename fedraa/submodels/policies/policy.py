@@ -88,21 +88,26 @@ class RunContext:
         """Return a random generator that depends only on the run's seed and these numbers."""
         return generator(self.seed, "policy", *index)
 
-    def check_units(self, parts: int = 1, error: InputError | None = None) -> None:
+    def check_units(self) -> None:
+        """Raise Uncuttable if the model has no width group."""
+        if not self.traced.groups:
+            reasons = self.traced.explain_uncut()
+            raise Uncuttable("model", f"no part of {type(self.traced.module).__name__} can be cut: {reasons}")
+
+    def check_parts(self, parts: int, field: str, problem: str, *, got: object) -> None:
         """Raise an InputError if the model has no width group, or a group has fewer than `parts` units.
 
         Args:
             parts: The smallest number of units that each group must have.
-            error: The error to raise if a group has fewer units. The size of the smallest group replaces the error's
-                `expected`. With None, the sizes of groups are not checked.
+            field: The field of the error if a group has fewer units.
+            problem: The problem in this error.
+            got: The wrong value in this error.
         """
-        if not self.traced.groups:
-            reasons = self.traced.explain_uncut()
-            raise Uncuttable("model", f"no part of {type(self.traced.module).__name__} can be cut: {reasons}")
+        self.check_units()
         smallest = min(self.traced.groups, key=lambda group: group.size)
-        if error is not None and parts > smallest.size:
+        if parts > smallest.size:
             expected = f"{smallest.size} at most, because group {smallest.name!r} has only {smallest.size} units"
-            raise InputError(error.field, error.problem, got=error.got, expected=expected)
+            raise InputError(field, problem, got=got, expected=expected)
 
 
 @dataclass(frozen=True, eq=False)

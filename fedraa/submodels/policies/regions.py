@@ -127,7 +127,7 @@ class Arbitrary(SubmodelPolicy):
         if self.regions == "hidden":
             region_of = masks.hidden_parts(run.traced, self.parts)
             return lambda chosen, *when: np.isin(region_of, chosen)
-        run.check_units(self.parts, InputError("submodel", "each region needs a unit of every group", got=self.parts))
+        run.check_parts(self.parts, "submodel", "each region needs a unit of every group", got=self.parts)
         return lambda chosen, *when: _between_units(
             run.traced, self.parts, len(chosen), generator(run.seed, "regions of units", *when)
         )

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fedraa.errors import InputError
 from fedraa.rng import generator
-from fedraa.submodels import indices, masks
+from fedraa.submodels import indices
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelSampler, WithCapacities
 
@@ -38,7 +38,7 @@ class Bernoulli(WithCapacities):
             rng = generator(run.seed, "bernoulli", context.round, context.client)
             if self.kernels:
                 return Assignment(0, run.submodel(indices.random_units(run.traced, p, rng)))
-            return Assignment(0, whole, masks.draw_bernoulli(run.traced, p, rng))
+            return Assignment(0, whole, rng.random(run.traced.size) < p)
 
         return Pure(draw_assignment)
 
@@ -69,7 +69,7 @@ class ShuffledBlocks(WithCapacities):
             count = block_count(level)
             if self.kernels:
                 problem = f"it divides the units into {count} blocks"
-                run.check_units(count, InputError("capacities", problem, got=level))
+                run.check_parts(count, "capacities", problem, got=level)
             elif count > traced.size:
                 problem = f"it divides the parameters into {count} blocks"
                 raise InputError("capacities", problem, got=level, expected=f"{traced.size} blocks at most")

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import NonNegativeInt
 
-from fedraa.errors import InputError, Uncuttable
+from fedraa.errors import Uncuttable
 from fedraa.numbers import Count, Positive
 from fedraa.rng import generator
 from fedraa.submodels import indices
@@ -137,7 +137,7 @@ class DisjointGroups(SubmodelPolicy):
         @lru_cache(1)
         def deal_groups(number: int, cohort: int) -> tuple[IndexSet, ...]:
             problem = "each client of a round needs a different unit of every group"
-            run.check_units(cohort, InputError("clients", problem, got=cohort))
+            run.check_parts(cohort, "clients", problem, got=cohort)
             return indices.deal_disjoint(run.traced, cohort, generator(run.seed, "groups", number))
 
         def draw_assignment(context: RoundContext) -> Assignment:

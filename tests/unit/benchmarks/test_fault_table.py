@@ -6,9 +6,9 @@ import pytest
 from refusals import refuses
 
 from benchmarks.system import chaos_matrix, chaos_table, fault_counts, faults, link_faults
-from benchmarks.system.faults import FAULTS, Engine, Row, add_row, has_row, main, read_rows
+from benchmarks.system.faults import FAULTS, Engine, Row, add_row, main, read_rows
 
-FAULT, OTHER = list(FAULTS)[:2]
+FAULT = next(iter(FAULTS))
 
 
 def make_row(fault: str = FAULT, engine: str = "plain", number: int = 0, **fields: object) -> Row:
@@ -22,8 +22,6 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     for row in rows:
         add_row(out, row)
     assert read_rows(out, Row) == rows
-    assert has_row(out, FAULT, "plain", 1)
-    assert not has_row(out, OTHER, "plain", 1)
 
 
 def test_only_missing_runs_are_made(

@@ -34,8 +34,7 @@ def arrays(**change):
 
 def scaled(data):
     """Return the scaled samples of a run."""
-    experiment = Experiment(clients=2)
-    return divide_dataset(data, build.make_dealing(experiment, experiment, seed=0)).dataset
+    return divide_dataset(data, build.make_dealing(Experiment(clients=2))).dataset
 
 
 @pytest.fixture

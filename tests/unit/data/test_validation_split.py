@@ -16,7 +16,7 @@ def dataset() -> Dataset:
 
 
 def deal(experiment: Experiment, data: Dataset | FederatedDataset) -> Federated:
-    return deal_data(data, make_dealing(experiment, experiment, experiment.seed))
+    return deal_data(data, make_dealing(experiment))
 
 
 def numbers(data: object, client: int) -> set[float]:

@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM in one process: the request to stop, the exceptions, and the restored handlers."""
 
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -80,6 +80,5 @@ def test_other_threads_are_let_be() -> None:
         with stop_on_interrupt(lambda: None), stop_on_sigterm(lambda: None), ignore_interrupts(), defer_interrupts():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(inside).result()

@@ -124,32 +124,24 @@ def test_exit_codes(
     assert capsys.readouterr().err.startswith("fedraa: run: ")
 
 
-@pytest.mark.parametrize("mixing", [None, "a", [1]])
-def test_impossible_value_of_a_method_is_refused(mixing: object, copy: Callable[[str], Path]) -> None:
-    directory = copy("fed-raa")
-    config = json.loads((directory / "config.json").read_text())
-    config["method"]["update"]["mixing"] = mixing
-    (directory / "config.json").write_text(json.dumps(config))
-    with pytest.raises(InputError) as caught:
-        replay(directory)
-    assert caught.value.field.startswith(f"run: {directory / 'config.json'}")
-
-
 @pytest.mark.parametrize(
-    ("choice", "name", "value"),
+    ("method", "choice", "name", "value"),
     [
-        ("local", "steps", 2.5),
-        ("local", "batch_size", 0),
-        ("local", "steps", "auto:5:x"),
-        ("update", "optimizer", None),
-        ("update", "auxiliary", None),
-        ("schedule", "participation", 3),
+        ("fed-raa", "update", "mixing", None),
+        ("fed-raa", "update", "mixing", "a"),
+        ("fed-raa", "update", "mixing", [1]),
+        ("fedavg", "local", "steps", 2.5),
+        ("fedavg", "local", "batch_size", 0),
+        ("fedavg", "local", "steps", "auto:5:x"),
+        ("fedavg", "update", "optimizer", None),
+        ("fedavg", "update", "auxiliary", None),
+        ("fedavg", "schedule", "participation", 3),
     ],
 )
-def test_damaged_method_of_rounds_is_refused(
-    choice: str, name: str, value: object, copy: Callable[[str], Path]
+def test_impossible_value_of_a_method_is_refused(
+    method: str, choice: str, name: str, value: object, copy: Callable[[str], Path]
 ) -> None:
-    directory = copy("fedavg")
+    directory = copy(method)
     config = json.loads((directory / "config.json").read_text())
     config["method"][choice][name] = value
     (directory / "config.json").write_text(json.dumps(config))

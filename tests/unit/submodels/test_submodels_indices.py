@@ -14,7 +14,6 @@ from fedraa.submodels import IndexSet, Traced, take_prefix
 from fedraa.submodels.indices import (
     count_owners,
     deal_disjoint,
-    make_blocks,
     make_fragments,
     random_units,
     take_window,
@@ -83,11 +82,6 @@ def test_prefix_and_window_round_up() -> None:
 def test_rolling_windows_cover_every_unit_equally_often() -> None:
     seen = np.bincount(np.concatenate([take_window(TWO, 0.3, start)[0] for start in range(10)]))
     assert seen.tolist() == [3] * 10
-
-
-def test_no_blocks_are_refused() -> None:
-    with refuses("count", got=0):
-        make_blocks(TWO, 0)
 
 
 @given(st.integers(1, 6), st.integers(0, 1000))
