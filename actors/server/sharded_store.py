@@ -21,7 +21,7 @@ from actors.server.ordered_calls import OrderedCaller
 from actors.server.shard import CutOnShards, Route, ShardActor
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
-from fedraa.messages import State, Task, Update, Vector
+from fedraa.messages import Mask, State, Task, Update, Vector
 from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule
 from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
@@ -45,6 +45,7 @@ class ShardedStore:
         shards: The number of shards.
         norms: True if the shards must compute the norms of updates.
         heartbeat: The interval and the bounds of liveness probes.
+        full_weight: Mask [d] of coordinates to which the rule's `shared_weight` does not apply; None for none.
     """
 
     def __init__(
@@ -56,11 +57,12 @@ class ShardedStore:
         *,
         norms: bool,
         heartbeat: Heartbeat,
+        full_weight: Mask | None = None,
     ) -> None:
         self._rest = params.copy()
         whole = np.arange(len(params))
         indices = [whole if part.index is None else part.index for part in fragments]
-        self._split = split = Split.of(indices, len(params), shards)
+        self._split = split = Split.of(indices, len(params), shards, full_weight)
         self._rule = rule
         self._shards: list[Any] = []
         for number, node in enumerate(nodes_for_shards(shards)):
@@ -92,7 +94,13 @@ class ShardedStore:
         rule = rule.bind(AsyncModel(spec.params, experiment.client_count, len(spec.submodels), spec.at_a_time))
         norms = experiment.max_update_norm is not None
         return cls(
-            spec.params, spec.submodels, rule, experiment.server_shards, norms=norms, heartbeat=heartbeat or Heartbeat()
+            spec.params,
+            spec.submodels,
+            rule,
+            experiment.server_shards,
+            norms=norms,
+            heartbeat=heartbeat or Heartbeat(),
+            full_weight=spec.full_weight,
         )
 
     @property

@@ -69,6 +69,7 @@ def make_server(
         privacy=None if spec.privacy is None or spec.privacy.local else spec.privacy,
         shared=spec.shared,
         rounds=spec.limits.steps,
+        full_weight=spec.full_weight,
     )
     server = method.schedule.server(method.update, setup)
     average = method.schedule.polyak_fraction
@@ -79,10 +80,9 @@ def make_server(
 
 def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
     local = spec.method.local
-    scales_rate = local.full_rate or spec.method.submodel.scales
 
     def base_rate(widths: tuple[int, ...]) -> float:
-        if scales_rate:
+        if spec.scales_rate:
             return local.lr * spec.traced.mean_width_share(widths)
         return local.lr
 

@@ -198,6 +198,21 @@ class RunSpec:
         return ~personal_mask(self.traced, self.personal_names, self.traced.module)
 
     @property
+    def scales_rate(self) -> bool:
+        """True if the learning rate of a submodel is multiplied by its share of the units."""
+        return self.method.local.full_rate or self.method.submodel.scales
+
+    @property
+    def full_weight(self) -> Mask | None:
+        """Mask [d] of coordinates to which the `shared_weight` of an AsyncRule does not apply; None for none.
+
+        If the rate of a fragment is multiplied by its share, these are layers that no fragment cuts. All clients train
+        them, but at a smaller rate, so that the sum of their deltas is as large as that of any other layer. It does not
+        apply to embeddings, whose rate may not depend on the share.
+        """
+        return self.traced.uncut_layers() if self.scales_rate else None
+
+    @property
     def kept_models(self) -> KeptModels | None:
         """The personal models that clients keep; None if the method has none or evaluations do not use them."""
         algorithm = self.method.local.algorithm

@@ -11,6 +11,7 @@ Client n: SGD with clipping and calibrated logits, for 15 steps, or fewer if the
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     theta_j <- theta_j + a * delta
+        on biases of cut layers and on embeddings that all fragments have: a = min(1, server_gain / N) * s(staleness)
     the learning rate of later tasks, at first 0.2, rises if the median c of the last N updates is above -0.05, and
         falls if it is below -0.05 or if the clients' losses have risen
 The evaluated model is the Polyak mean of the last models.
@@ -61,8 +62,8 @@ class DeltaMix(AsyncRule):
             turns c_n off.
         staleness: The factor s, by which the weight decreases with staleness.
         spread: True to give coordinates that are in all fragments the weight server_gain / N, because all N clients
-            train them. With `local.full_rate` use False: the learning rate of a fragment is then already smaller by
-            about the factor M.
+            train them. With `local.full_rate` this holds only for biases of cut layers and for embeddings. Other layers
+            that no fragment cuts have the full weight, because their learning rate is already about M times smaller.
     """
 
     server_gain: Positive = 1.2
@@ -166,7 +167,7 @@ register(
         local=LocalTraining(
             steps="auto", lr=0.2, lr_schedule="adaptive", full_rate=True, clip=2.0, logit_calibration=0.8
         ),
-        update=DeltaMix(spread=False),
+        update=DeltaMix(),
         schedule=AsyncSchedule(scheduler="least-sent", polyak_fraction=0.1),
         paper_settings=PaperSettings(source="our own method: no paper"),
     )

@@ -90,7 +90,8 @@ class AsyncModel:
         clients: Number of clients.
         fragments: Number of fragments.
         at_a_time: Number of clients that train at the same time; None for all.
-        common: The coordinates that all fragments contain. For each fragment: their positions in the fragment's buffer.
+        common: The coordinates to which a rule's `shared_weight` applies. For each fragment: their positions in the
+            fragment's buffer. All fragments contain these coordinates.
         tensors: The shape of each tensor of the model, in the order of `params`; empty if unknown.
         probabilities: The probability with which the server draws each client [N]; None if unknown.
         sent: Number of coordinates that clients send; None for all. Personal layers are not sent.

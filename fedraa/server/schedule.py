@@ -188,6 +188,7 @@ def _make_store(
         noisy_sum=setup.make_noisy_sum(update.per_step, whole=False),
         tensors=setup.run.traced.shapes,
         probabilities=None if routing is None else routing.probabilities,
+        full_weight=setup.full_weight,
     )
 
 

@@ -102,6 +102,7 @@ class ServerSetup:
         privacy: Central privacy; None without it.
         shared: Mask [d] of the coordinates that clients send; None for all.
         rounds: The run's limit of server updates; None without a limit.
+        full_weight: Mask [d] of coordinates to which the `shared_weight` of an AsyncRule does not apply; None for none.
     """
 
     params: Vector
@@ -121,6 +122,7 @@ class ServerSetup:
     privacy: Privacy | None = None
     shared: Mask | None = None
     rounds: int | None = None
+    full_weight: Mask | None = None
 
     @property
     def mean_steps(self) -> float:

@@ -109,6 +109,15 @@ class Traced:
             mask[place] = name in names
         return mask
 
+    def uncut_layers(self) -> np.ndarray:
+        """Return a mask [d] that is True for the parameters of layers that no width group cuts, except embeddings."""
+        cut = {entry.tensor.rpartition(".")[0] for group in self.groups for entry in group.entries}
+        names: set[str] = set()
+        for name, layer in self.module.named_modules():
+            if name not in cut and not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                names.update(own for own, _ in layer.named_parameters(prefix=name, recurse=False))
+        return self.mask_of(names)
+
     def full(self) -> IndexSet:
         """Return the index set of the whole module."""
         return tuple(np.arange(group.size) for group in self.groups)

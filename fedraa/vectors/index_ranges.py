@@ -133,7 +133,9 @@ def where_of(submodel: "Submodel") -> CoordinateSet:
     return _KNOWN[submodel]
 
 
-def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ...]:
+def common_places(
+    indices: Sequence[Index | None], size: int, omitted: npt.NDArray[np.bool_] | None = None
+) -> tuple[Index, ...]:
     """Find the coordinates that all fragments contain. Return their positions in the buffer of each fragment.
 
     With a single fragment, the result has no positions.
@@ -141,12 +143,15 @@ def common_places(indices: Sequence[Index | None], size: int) -> tuple[Index, ..
     Args:
         indices: The coordinates of each fragment, in the order of its buffer. None means all coordinates.
         size: Number of coordinates of the model.
+        omitted: Mask [d] of coordinates that do not count; None for none.
     """
     held = [slice(None) if index is None else index for index in indices]
     holders = np.zeros(size, np.int32)
     for where in held:
         holders[where] += 1
     common = holders == len(indices)
+    if omitted is not None:
+        common &= ~omitted
     if len(indices) < 2:
         common[:] = False
     return tuple(np.flatnonzero(common[where]) for where in held)

@@ -4,7 +4,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy_mlp import Weights, gradient, train
+from torch import nn
 
 from fedraa import Dataset, Experiment
 from fedraa.engine.build import build_run
@@ -23,7 +25,11 @@ def spec(clients: int, **flags: Any) -> RunSpec:
     common: dict[str, Any] = {"hidden": (HIDDEN,), "lr": LR, "batch_size": BATCH, "seed": SEED, "engine": "local"}
     common |= {"method": "fed-quilt", "clients": clients, "local_steps": f"auto:{STEPS}"}
     common |= {"clip": 0.0, "override": {"local.logit_calibration": 0.0}}
-    return build_run(Experiment(**common | flags), dataset=Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES))
+    model = flags.pop("model", None)
+    if model is not None:
+        del common["hidden"]
+    tiny = Dataset("tiny", x[:70], y[:70], x[70:], y[70:], CLASSES)
+    return build_run(Experiment(**common | flags), model, tiny)
 
 
 def batches(run: RunSpec, client: int, first: int, steps: int) -> list[tuple[Any, Any]]:
@@ -104,7 +110,9 @@ def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None
         kept = neurons[task.fragment]
         before, change = theta.neurons(kept), new.plus(-1, received)
         moved = before.plus(alphas[client], change)
-        theta = theta.put(kept, moved)
+        # Three clients train the output bias, which is in both fragments: its weight is gain / 3 instead of gain * 2 /
+        # 3.
+        theta = theta.put(kept, moved._replace(b2=before.b2 + alphas[client] / 2 * change.b2))
         mean += (theta.flat() - mean) / (share * t + 1)
         np.testing.assert_allclose(server.params, mean, atol=1e-5)
         task = server.assign(client, t + 1.0)
@@ -112,3 +120,43 @@ def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None
         gone[task.fragment] += 1
         out[client] = (task, theta.neurons(neurons[task.fragment]))
     assert np.abs(theta.flat() - mean).max() > 1e-3
+
+
+class Block(nn.Module):
+    """A residual block in which only the hidden layer can be cut, because a norm reads all units of the stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.zeros(1, 4))
+        self.first = nn.Linear(FEATURES, 4)
+        self.hidden = nn.Linear(4, 6)
+        self.out = nn.Linear(6, 4)
+        self.norm = nn.LayerNorm(4)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        stream = self.norm(self.start + self.first(x))
+        logits: torch.Tensor = self.head(self.norm(stream + self.out(torch.relu(self.hidden(stream)))))
+        return logits
+
+
+@pytest.mark.parametrize(("full_rate", "uncut"), [(True, 1.2 * 2 / 5), (False, 1.2 / 5)])
+def test_layers_that_no_fragment_cuts_have_the_weight_of_a_fragment(full_rate: bool, uncut: float) -> None:
+    """N = 5, M = 2: the weight is gain * M / N, and for other coordinates in all fragments it is gain / N."""
+    override = {"local.full_rate": full_rate}
+    run = spec(5, model=Block(), fragments=2, polyak_fraction=0, override=override)
+    server, trainer = make_server(run, nowhere), make_worker_spec(run).trainer("cpu")
+    task = server.assign(0, 0.0)
+    update = trainer.train(task, *run.data.client(0))
+    server.commit(update, 1.0)
+    where = run.submodels[task.fragment].index
+    assert where is not None
+    moved = (server.params - run.params)[where]
+    change = update.params - run.params[where]
+    weights = {}
+    for name, place in run.traced.places.items():
+        own = np.isin(where, np.arange(len(run.params))[place]) & (np.abs(change) > 1e-4)
+        weights[name] = np.unique((moved[own].astype(np.float64) / change[own]).round(2)).tolist()
+    whole = ("start", "first.weight", "first.bias", "norm.weight", "norm.bias", "head.weight", "head.bias")
+    expected = {name: [uncut] for name in whole} | {"out.bias": [0.24]}
+    assert weights == expected | {name: [0.48] for name in ("hidden.weight", "hidden.bias", "out.weight")}

@@ -159,6 +159,7 @@ class LocalStore:
         noisy_sum: NoisySum | None = None,
         tensors: Shapes = (),
         probabilities: Floats | None = None,
+        full_weight: Mask | None = None,
     ) -> None:
         """Bind the rule to the model.
 
@@ -173,6 +174,7 @@ class LocalStore:
             noisy_sum: The clipping and the noise of central privacy; None without it.
             tensors: The shape of each tensor of the model.
             probabilities: The probability with which the server draws each client [N]; None if unknown.
+            full_weight: Mask [d] of coordinates to which the rule's `shared_weight` does not apply; None for none.
         """
         self.params = params
         self._fragments = fragments
@@ -197,7 +199,8 @@ class LocalStore:
         self._shared = shared
         if self._rule.shared_weight != 1 and fragments:
             indices = [self._sent_part(Assignment(0, part)).where for part in fragments]
-            common = common_places([None if isinstance(index, slice) else index for index in indices], len(params))
+            held = [None if isinstance(index, slice) else index for index in indices]
+            common = common_places(held, len(params), full_weight)
             self._model = replace(self._model, common=common)
         self._cuts: dict[Submodel, SharedBuffer] = {}
         self._cuts_step = 0

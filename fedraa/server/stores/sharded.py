@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedraa.messages import Index, Receipt, Vector
+from fedraa.messages import Index, Mask, Receipt, Vector
 from fedraa.server.mixing import add_delta, blend_weights, update_mean
 from fedraa.server.update_checks import receipt_of
 from fedraa.vectors.index_ranges import CoordinateSet, as_ranges, common_places, index_of
@@ -23,7 +23,7 @@ class Piece:
         shard: The shard, from 0.
         place: Positions [p] of the piece's values in the buffer [k] of the fragment.
         where: Positions [p] of the piece's values in the array [d_s] of the shard.
-        common: Positions, in the piece, of the coordinates that all fragments contain.
+        common: Positions, in the piece, of the coordinates to which a rule's `shared_weight` applies.
     """
 
     shard: int
@@ -48,20 +48,21 @@ class Split:
     pieces: tuple[tuple[Piece, ...], ...]
 
     @classmethod
-    def of(cls, indices: Sequence[Index], size: int, shards: int) -> "Split":
+    def of(cls, indices: Sequence[Index], size: int, shards: int, full_weight: Mask | None = None) -> "Split":
         """Divide a model among shards.
 
         Args:
             indices: The coordinates [k] of each fragment.
             size: Number of parameters of the model, d.
             shards: The number of shards.
+            full_weight: Mask [d] of coordinates to which the rule's `shared_weight` does not apply; None for none.
         """
         home = np.full(size, -1)
         for j, index in reversed(list(enumerate(indices))):
             home[index] = j % shards
         own = tuple(np.flatnonzero(home == shard) for shard in range(shards))
         pieces = []
-        for index, common in zip(indices, common_places(indices, size), strict=True):
+        for index, common in zip(indices, common_places(indices, size, full_weight), strict=True):
             places = [(shard, np.flatnonzero(home[index] == shard)) for shard in range(shards)]
             pieces.append(
                 tuple(

@@ -64,6 +64,12 @@ def test_what_all_fragments_hold_takes_1_mth_of_the_weight() -> None:
     np.testing.assert_allclose(model.params, [0, 10.96, 20.24, 30, 40], rtol=1e-6)
 
 
+def test_omitted_coordinates_are_not_common() -> None:
+    indices = [np.array([0, 1, 2]), np.array([0, 2, 3])]
+    places = common_places(indices, 4, np.array([True, False, False, False]))
+    assert [part.tolist() for part in places] == [[2], [1]]
+
+
 def test_with_few_clients_no_weight_is_over_1() -> None:
     """N = 2, M = 4: 1.2 * 4 / 2 is cut to 1, and shared coordinates get 1.2 / 2."""
     model = AsyncModel(np.array([0, 10, 20, 30], np.float32), 2, 4, common=(np.array([0]),))
