@@ -219,7 +219,9 @@ def describe_differences(group: Group, first: Group) -> list[str]:
         notes.append(f"its mean staleness was {staleness:.1f} versions, with {first.label} it was {usual:.1f}")
     untrained, usual = _mean_over_runs(group, untrained_fraction), _mean_over_runs(first, untrained_fraction)
     if abs(untrained - usual) > MAX_UNTRAINED_GAP:
-        notes.append(f"a round left {untrained:.0%} of the parameters untrained, a round of {first.label} {usual:.0%}")
+        notes.append(
+            f"a round left on average {untrained:.0%} of the parameters untrained, a round of {first.label} {usual:.0%}"
+        )
     for quantity, rate in (("FLOPs", _flops_per_time), ("traffic", _bytes_per_time)):
         amount, usual = _mean_over_runs(group, rate), _mean_over_runs(first, rate)
         if min(amount, usual) > 0 and not 1 / MAX_RATE_RATIO < amount / usual < MAX_RATE_RATIO:

@@ -148,6 +148,14 @@ def test_outlook_compares_a_run_with_its_forecast(runs: Path) -> None:
     assert "in rounds the fast clients wait for the slow ones" in rounds
 
 
+def test_outlook_of_sampled_rounds_names_the_clients_that_are_in_no_round(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"method": "fedavg", "rounds": 3, "compute": "1:1", "duration_jitter": 0.0, **FLAGS}
+    fedraa.run(Experiment(participation="sample:1", out=tmp_path / "run", **fields))
+    # One of four equal devices trains at a time, so three quarters of the clients' time have no task.
+    expected = "no task for 75% of the time: a round has only some of the clients"
+    assert expected in compare_with_plan(Run(tmp_path / "run"))
+
+
 @pytest.mark.parametrize("method", ["ringleader", "fedbuff", "asyncfeded"])
 def test_forecast_of_a_buffering_rule_equals_the_run(method: str, tmp_path: Path) -> None:
     flags: dict[str, Any] = {"buffer_size": 3} if method == "fedbuff" else {}
