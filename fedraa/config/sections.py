@@ -313,7 +313,8 @@ class PrivacyOptions(Section):
     """Place of clipping and noise: central, central-adaptive or local, such as central(noise=1.0, clip=1.0)
     (default: none)."""
     privacy_delta: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Delta of (epsilon, delta) differential privacy, for which epsilon is computed (default: N^-1.1 for N clients)."""
+    """Delta of (epsilon, delta) differential privacy, for which epsilon is computed (default: N^-1.1 for N clients, at
+    most 0.1)."""
     max_participations: Count | None = None
     """Maximum number of tasks of each client; the run ends when all clients have had this number (default: no
     limit)."""

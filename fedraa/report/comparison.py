@@ -34,7 +34,10 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     label = metric_heading(main)
     title = metric_title(main)
     extreme = "lowest" if metric_spec.better(main) == "max" else "highest"
-    about_bytes = "Bytes down and up of all tasks committed so far. This compares methods at equal traffic."
+    about_bytes = (
+        "Bytes down and up of all tasks committed so far, and bytes down of tasks that were too late for their round. "
+        "This compares methods at equal traffic."
+    )
     about_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
     about_worst = f"The client with the {extreme} {label} on its own test data."
     return [

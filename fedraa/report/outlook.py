@@ -110,9 +110,11 @@ def _describe_idle_time(run: Run) -> str:
     reason = ""
     if len(run.rounds):
         reason = ": in rounds the fast clients wait for the slow ones"
+        if len(run.tasks) < len(run.rounds) * run.clients:
+            reason = ": a round has only some of the clients, and its fast clients wait for the slow ones"
         untrained = untrained_fraction(run)
         if untrained > 0.01:
-            reason += f"; a round left {untrained:.0%} of the parameters without training"
+            reason += f"; a round left on average {untrained:.0%} of the parameters without training"
     elif run.config["method"]["schedule"].get("concurrency"):
         reason = ": concurrency limits the number of clients that train at a time"
     return f"Clients had no task for {idle:.0%} of the time{reason}."
@@ -128,9 +130,10 @@ def _describe_delay_bound(run: Run) -> str:
         return ""
     longest = float((done["end"] - done["start"]).max())
     bound = rules.planner().bound
-    return (
-        f"The longest task took {longest:.3g}; the delay bound is {bound:.3g}, before the random factor of durations."
-    )
+    causes = "the random factor of durations"
+    if run.config["resolved"]["availability"] is not None:
+        causes += " and the pauses of devices"
+    return f"The longest task took {longest:.3g}; the delay bound is {bound:.3g}, before {causes}."
 
 
 def _describe_failures(run: Run) -> str:

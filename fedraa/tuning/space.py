@@ -39,6 +39,9 @@ class Range:
     def ends(self) -> tuple[Value, ...]:
         return self.low, self.high
 
+    def contains(self, value: Value) -> bool:
+        return self.low <= float(value) <= self.high
+
     def edge_side(self, value: Value) -> int:
         """Return -1 if the value is at the lower edge of the range, 1 if it is at the upper edge, and 0 otherwise."""
         low, high, at = map(self._to_scale, (self.low, self.high, float(value)))
@@ -97,6 +100,9 @@ class Choices:
     @property
     def ends(self) -> tuple[Value, ...]:
         return self.values
+
+    def contains(self, value: Value) -> bool:
+        return value in self.values
 
     def edge_side(self, value: Value) -> int:
         """Return -1 if the value is the first of the sorted values, 1 if it is the last, and 0 otherwise."""

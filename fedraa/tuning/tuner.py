@@ -55,7 +55,7 @@ class Tuned:
         file: The file for `--terms tuned`.
         terms: The best values of each method.
         table: A row for every trial.
-        at_edge: For each method, the fields whose best value is at an edge of the widened space.
+        at_edge: For each method, the fields whose best value is at an edge of the space that the trials have tried.
         best: For each method, the number of its best trial.
         untrained: For each method, the number of trials that ended before their first update.
     """
@@ -229,6 +229,14 @@ class _Plan:
                 widened.append(name)
         return space, tuple(widened)
 
+    def tried_space(self, method: str, trials: Sequence[Trial]) -> dict[str, Parameter]:
+        """Return a method's space. A parameter is only wider if a trial had a value that is not in the original one."""
+        space, _ = self.space(method, trials)
+        for name, parameter in self.spaces[method].items():
+            if all(parameter.contains(trial.values[name]) for trial in trials):
+                space[name] = parameter
+        return space
+
     def widen_parameter(self, method: str, name: str, parameter: Parameter, value: Value) -> Parameter | None:
         """Return a wider parameter, or None.
 
@@ -350,7 +358,8 @@ def _write_result(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
         if best is None:
             raise InputError(method, f"no trial has finished: {trials[-1].why or 'all were stopped early'}")
         bests[method] = best
-        space, widened = plan.space(method, trials)
+        _, widened = plan.space(method, trials)
+        space = plan.tried_space(method, trials)
         edges[method] = tuple(
             name
             for name, value in best.values.items()

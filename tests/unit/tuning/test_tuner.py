@@ -176,6 +176,18 @@ def test_value_at_the_edge_without_further_trials_is_marked(faked: list[Attempt]
     assert "widened = []" in result.file.read_text()
 
 
+def test_value_at_the_edge_is_marked_if_no_trial_tried_the_wider_space(
+    faked: list[Attempt], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates = (0.001, 0.002, 0.001)
+    monkeypatch.setattr(
+        "fedraa.tuning.tuner.suggest_values", lambda space, ended, seed, number, better: {"lr": rates[number]}
+    )
+    result = tuned(tmp_path / "tune", space={"lr": [0.001, 0.002]}, trials=3)
+    assert result.terms["fedavg"] == {"lr": 0.002}
+    assert result.at_edge == {"fedavg": ("lr",), "fedprox": ("lr",)}
+
+
 def test_trials_without_an_update_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--space lr=0.1,0.2 --trials 1 --clients 2 --hidden 4 --time 0.0001 --engine local"
     assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "tune")]) == 0
