@@ -83,7 +83,7 @@ class FirstRound(NamedTuple):
 
 
 def first_round(spec: RunSpec) -> FirstRound:
-    """Return the tasks of the first round, at most `MAX_SIMULATED`."""
+    """Return the tasks of the first round with clients, at most `MAX_SIMULATED`. Return none if the run has none."""
     down: list[float] = []
     energies: list[float] = []
 
@@ -96,6 +96,11 @@ def first_round(spec: RunSpec) -> FirstRound:
 
     server = make_server(spec, record_task)
     clients = np.fromiter(server.begin(), np.int64)
+    # With Poisson sampling, a round may have no clients.
+    for _ in range(1, spec.limits.steps or DRY_STEPS):
+        if clients.size:
+            break
+        clients = np.fromiter(server.close_round(0.0), np.int64)
     costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[clients, 0]
     sample = clients[spread_by_rank(costs, MAX_SIMULATED)].tolist()
     tasks = [server.assign(client, 0.0) for client in sample]
@@ -148,10 +153,18 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]
 
 def _steps_within(spec: RunSpec, rate: float) -> float:
     """Return the number of updates within the run's limits, at `rate` updates per time unit."""
-    steps = spec.limits.steps or np.inf
+    steps = min(spec.limits.steps or np.inf, float(np.floor(_max_tasks(spec) / spec.method.update.per_step)))
     if spec.limits.time is not None:
         steps = min(steps, rate * spec.limits.time)
     return steps
+
+
+def _max_tasks(spec: RunSpec) -> float:
+    """Return the number of tasks after which all clients have had `max_participations` tasks; infinity without it."""
+    limit = spec.experiment.max_participations
+    if limit is None:
+        return inf
+    return limit * spec.experiment.client_count
 
 
 def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
@@ -226,8 +239,10 @@ def rounds_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals | None
     """
     tasks, total = first.tasks, first.total
     limits = spec.limits
+    if not tasks:
+        return f"{limits.steps or DRY_STEPS} rounds without clients", None
     longest = _round_duration(spec, first)
-    steps = limits.steps or np.inf
+    steps = min(limits.steps or np.inf, float(np.ceil(_max_tasks(spec) / total)))
     if limits.time is not None:
         steps = min(steps, limits.time // longest)
     time = steps * longest
@@ -235,7 +250,9 @@ def rounds_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals | None
     sentence = f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {condition}"
     schedule: Any = spec.method.schedule
     if schedule.deadline is not None:
-        return sentence, None
+        timing = replace(spec.timing, jitter=0.0)
+        ready = sum(timing.due(task.client, 0, 0.0, task.cost) <= schedule.deadline for task in tasks)
+        return f"{sentence}; {ready} of {len(tasks)} clients end the first round before the deadline", None
     weights = np.full(len(tasks), steps * total / len(tasks))
     return sentence, first.sum_costs(weights, up_share=_waited_tasks(spec, first) / len(tasks))
 
