@@ -138,12 +138,18 @@ def _check_inputs(spec: RunSpec) -> None:
     inputs = list_leaves(spec.example)
     name = spec.data.dataset.name
     if len(inputs) > 1:
-        for field, is_set, problem in (
-            ("split", spec.method.local.split, f"{method} sends one input through the two halves of a model"),
-            ("vmap_batch", spec.experiment.vmap_batch > 1, "it can stack only samples with one input"),
+        for field, is_set, problem, hint in (
+            (
+                "split",
+                spec.method.local.split,
+                f"{method} sends one input through the two halves of a model",
+                "give another method",
+            ),
+            ("vmap_batch", spec.experiment.vmap_batch > 1, "it can stack only samples with one input", "set it to 1"),
         ):
             if is_set:
-                raise InputError(field, f"{problem}, and the samples of {name} have {len(inputs)} inputs")
+                problem += f", and the samples of {name} have {len(inputs)} inputs"
+                raise InputError(field, problem, hint=hint)
     if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
         kinds = " and ".join(str(x.dtype).removeprefix("torch.") for x in inputs)
         problem = f"it needs inputs that are one array of floats, but the inputs of {name} are {kinds}"
@@ -242,7 +248,7 @@ def _check_batch_norm(spec: RunSpec) -> None:
         beside = f"{kind}, which has no batch norm with weights"
         raise no_effect_error("personal_layers", BATCH_NORM, beside, "give the names of other layers")
     problem = f"its clients keep the parameters of batch norm, and {kind} has none"
-    hint = "give a model with batch norm, such as --model resnet18-bn, or run fedavg"
+    hint = "give a model with batch norm, such as --model resnet18-bn for images of 9 x 9 pixels or more, or run fedavg"
     raise InputError("method", problem, got=spec.experiment.method, hint=hint)
 
 
