@@ -48,7 +48,7 @@ from fedraa.engine.preflight import (
     warn_of_small_shards,
 )
 from fedraa.engine.process_guard import exclusive_process
-from fedraa.engine.robust_checks import warn_of_many_attackers
+from fedraa.engine.robust_checks import warn_of_many_attackers, warn_of_unseen_deltas
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
     find_added_outputs,
@@ -222,6 +222,7 @@ def build_run(
             *warn_of_single_steps(spec),
             *warn_of_small_memory(spec),
             *warn_of_many_attackers(spec),
+            *warn_of_unseen_deltas(spec),
             *warn_of_no_evaluation(spec),
         )
     )

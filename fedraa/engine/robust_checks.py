@@ -5,10 +5,12 @@ import numpy as np
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.fltrust import FLTrust
 from fedraa.aggregation.robust.rows import RobustAggregator
+from fedraa.attacks.alie import ALIE
+from fedraa.attacks.ipm import IPM
 from fedraa.components.text import text_of
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError
-from fedraa.ledger.participation import All, expected_cohort
+from fedraa.ledger.participation import All, count_of, expected_cohort
 
 
 def check_robust(spec: RunSpec) -> None:
@@ -91,4 +93,22 @@ def warn_of_many_attackers(spec: RunSpec) -> list[str]:
     return [
         f"aggregator: {text_of(aggregator)} withstands {tolerated} attackers among {clients} clients, and the run has "
         f"{attackers} attackers; give it a larger number or share unless this is intended"
+    ]
+
+
+def warn_of_unseen_deltas(spec: RunSpec) -> list[str]:
+    """Return a warning if the attackers of ALIE or IPM never see the two deltas of a round that they need."""
+    participation = participation_of(spec.method.schedule)
+    if participation is None or spec.attack is None or not isinstance(spec.attack.attack, ALIE | IPM):
+        return []
+    attackers = len(spec.attack.attackers)
+    cohort = count_of(participation) or spec.experiment.client_count
+    seen = min(cohort - 1, spec.experiment.client_count - attackers)
+    if spec.attack.attack.knowledge == "own":
+        seen = min(cohort, attackers)
+    if seen >= 2:
+        return []
+    return [
+        f"attack: {text_of(spec.attack.attack)} has no effect, because its attackers see fewer than two deltas in a "
+        "round; give a participation of more clients, another share of attackers, or another attack"
     ]
