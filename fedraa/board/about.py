@@ -10,7 +10,7 @@ from fedraa.components.imports import importing_only
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
-from fedraa.rundir.config_file import read_config
+from fedraa.rundir.config_file import read_config, time_unit
 from fedraa.rundir.file_names import CONFIG
 from fedraa.rundir.history import method_name
 from fedraa.rundir.run_stats import whole_number
@@ -65,7 +65,7 @@ def read_about(directory: Path) -> About:
             seed=int(flags["seed"]),
             clients=max(1, whole_number(flags["clients"])),
             clock=clock,
-            unit="s" if clock == "wall" or flags.get("units") == "physical" else "time units",
+            unit=time_unit(flags),
             parameters=max(1, whole_number(config["resolved"]["parameters"])),
             limits=Limits(
                 steps=None if limits["steps"] is None else whole_number(limits["steps"]),

@@ -222,7 +222,7 @@ def _time_to_target_cells(group: pd.DataFrame, base: float | None) -> list[str]:
     If a run did not reach the target, the first cell is the number of runs that did.
     """
     mean = mean_time(group)
-    if not mean:
+    if mean is None:
         return [f"reached in {group['time_to_target'].notna().sum()} of {len(group)}", "–"]
     ratio = "–"
     if base:

@@ -67,23 +67,23 @@ class FirstRound(NamedTuple):
     down: list[float]
     energies: list[float]
 
-    def sum_costs(self, weights: Floats, up_share: float = 1.0) -> Totals:
+    def sum_costs(self, weights: Floats, up_weights: Floats) -> Totals:
         """Return the weighted sums of the costs of the tasks.
 
         Args:
             weights: The number of tasks of the run that each task of the first round represents [n].
-            up_share: The fraction of tasks of which the client sends its update.
+            up_weights: The number of these tasks of which the client sends its update [n].
         """
         energy = float(weights @ self.energies) if self.energies else None
         return Totals(
             down=float(weights @ self.down),
-            up=up_share * float(weights @ [task.bytes_up for task in self.tasks]),
+            up=float(up_weights @ [task.bytes_up for task in self.tasks]),
             energy=energy,
         )
 
 
 def first_round(spec: RunSpec) -> FirstRound:
-    """Return the tasks of the first round with clients, at most `MAX_SIMULATED`. Return none if the run has none."""
+    """Return the tasks of the first round that has clients, at most `MAX_SIMULATED`."""
     down: list[float] = []
     energies: list[float] = []
 
@@ -96,10 +96,8 @@ def first_round(spec: RunSpec) -> FirstRound:
 
     server = make_server(spec, record_task)
     clients = np.fromiter(server.begin(), np.int64)
-    # With Poisson sampling, a round may have no clients.
-    for _ in range(1, spec.limits.steps or DRY_STEPS):
-        if clients.size:
-            break
+    # A Poisson round may have no clients. It ends at once.
+    while not len(clients):
         clients = np.fromiter(server.close_round(0.0), np.int64)
     costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[clients, 0]
     sample = clients[spread_by_rank(costs, MAX_SIMULATED)].tolist()
@@ -228,23 +226,30 @@ def sampled_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals]:
     steps = _steps_within(spec, rate)
     condition = f"if all tasks are like the first{_goal_note(spec)}{_sample_note(len(tasks), total)}"
     sentence = f"{steps:.0f} updates in time {steps / rate:.4g}, {condition}"
-    return sentence, first.sum_costs(rates * (steps * spec.method.update.per_step / rates.sum()))
+    up_weights = rates * (steps * spec.method.update.per_step / rates.sum())
+    # At the end, every client trains a task that the server does not use. After the last step, the client of this step
+    # gets no task.
+    in_flight = total - 1 if steps == spec.limits.steps else total
+    if steps * spec.method.update.per_step == _max_tasks(spec):
+        in_flight = 0
+    return sentence, first.sum_costs(up_weights + in_flight / len(tasks), up_weights)
 
 
 def rounds_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals | None]:
     """Return a sentence about the expected rounds and time of a run with rounds, and its totals.
 
     The estimate assumes that all rounds are like the first round. With a deadline, the totals are None, because the
-    number of late clients is unknown.
+    number of late clients is unknown. If the time ends the run, the totals also have the round that the server starts
+    but does not finish.
     """
     tasks, total = first.tasks, first.total
     limits = spec.limits
-    if not tasks:
-        return f"{limits.steps or DRY_STEPS} rounds without clients", None
     longest = _round_duration(spec, first)
     steps = min(limits.steps or np.inf, float(np.ceil(_max_tasks(spec) / total)))
-    if limits.time is not None:
-        steps = min(steps, limits.time // longest)
+    # The rest of the time after the last whole round, if the time ends the run.
+    rest = None
+    if limits.time is not None and limits.time // longest < steps:
+        steps, rest = divmod(limits.time, longest)
     time = steps * longest
     condition = f"if all rounds are like the first{_goal_note(spec)}{_sample_note(len(tasks), total)}"
     sentence = f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {condition}"
@@ -254,7 +259,11 @@ def rounds_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals | None
         ready = sum(timing.due(task.client, 0, 0.0, task.cost) <= schedule.deadline for task in tasks)
         return f"{sentence}; {ready} of {len(tasks)} clients end the first round before the deadline", None
     weights = np.full(len(tasks), steps * total / len(tasks))
-    return sentence, first.sum_costs(weights, up_share=_waited_tasks(spec, first) / len(tasks))
+    up_weights = weights * _waited_tasks(spec, first) / len(tasks)
+    if rest is not None:
+        weights += total / len(tasks)
+        up_weights += total / len(tasks) * (np.array([task.cost for task in tasks]) <= rest)
+    return sentence, first.sum_costs(weights, up_weights)
 
 
 def _waited_tasks(spec: RunSpec, first: FirstRound) -> int:

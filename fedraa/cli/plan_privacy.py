@@ -79,11 +79,15 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
     bound = spec.experiment.max_participations
     participation = participation_of(spec.method.schedule)
     if bound is not None:
-        if terms.local or terms.per_release in (None, 1):
+        per_release = terms.per_release or 1
+        # An asynchronous client with local privacy may send an update that no step uses.
+        if steps and not (terms.local and participation is None):
+            bound = min(bound, steps * per_release)
+        if terms.local:
             return bound
-        # The result is the sum, over all released models, of the squared number of the client's updates in the model.
-        # A model contains at most `per_release` of them. The sum is largest if they are in as few models as possible.
-        return min(bound, terms.per_release) * bound
+        # The sum is largest if the client's updates are in as few models as possible.
+        full_releases, rest = divmod(bound, per_release)
+        return full_releases * per_release**2 + rest**2
     if participation is not None and needs_observations(participation):
         return None
     if participation is not None:

@@ -56,7 +56,9 @@ class Comparison(pd.DataFrame):
         plain = pd.DataFrame(self)
         groups = plain.groupby("method", sort=False)
         columns = [name for name in (self.main_metric, *SUMMARISED) if name in plain.columns]
-        table = groups[columns].mean().assign(seeds=groups.size()).to_html(float_format="{:.4g}".format)
+        # A mean of only the seeds with a value would hide that the others diverged.
+        means = groups[columns].agg(lambda values: values.mean(skipna=False))
+        table = means.assign(seeds=groups.size()).to_html(float_format="{:.4g}".format)
         png = base64.b64encode((self.folder / self.picture).read_bytes()).decode()
         title = escape(f"{self.main_metric} over time")
         return f'{paragraphs}{table}<img alt="{title}" style="max-width: 100%" src="data:image/png;base64,{png}">'

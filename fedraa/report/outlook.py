@@ -128,9 +128,10 @@ def _describe_delay_bound(run: Run) -> str:
         return ""
     longest = float((done["end"] - done["start"]).max())
     bound = rules.planner().bound
-    return (
-        f"The longest task took {longest:.3g}; the delay bound is {bound:.3g}, before the random factor of durations."
-    )
+    causes = "the random factor of durations"
+    if run.config["resolved"]["availability"] is not None:
+        causes += " and the pauses of devices"
+    return f"The longest task took {longest:.3g}; the delay bound is {bound:.3g}, before {causes}."
 
 
 def _describe_failures(run: Run) -> str:

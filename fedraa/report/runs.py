@@ -14,7 +14,7 @@ import pandas as pd
 from fedraa.errors import Inconsistent, InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.report.command import run_command
-from fedraa.rundir.config_file import RESTORE
+from fedraa.rundir.config_file import RESTORE, time_unit
 from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, PARTITION, SUMMARY
 from fedraa.rundir.history import History, method_name
@@ -90,6 +90,11 @@ class Run:
     def end(self) -> float:
         """The time on the run's clock at which the run ended."""
         return float(self.summary["time"])
+
+    @property
+    def time_unit(self) -> str:
+        """The unit of the run's clock: `s` or `time units`."""
+        return time_unit(self.options)
 
     @cached_property
     def timeline(self) -> TaskTimeline:
@@ -171,6 +176,12 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
     members = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
     labels = _label_runs([runs_of_group[0] for runs_of_group in members])
     return [Group(label, runs_of_group) for label, runs_of_group in zip(labels, members, strict=True)]
+
+
+def have_same_target(groups: Sequence[Group]) -> bool:
+    """Return True if all runs have the same target, or none."""
+    targets = {(run.options.get("target"), run.options.get("target_accuracy")) for run in runs_of(groups)}
+    return len(targets) == 1
 
 
 def runs_of(groups: Sequence[Group]) -> list[Run]:

@@ -11,7 +11,7 @@ from fedraa.numbers import format_quantity
 from fedraa.objectives.metric_spec import Direction, metric_heading
 from fedraa.report.differences import flatten_description
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, custom_metrics_of, runs_of, value_text
+from fedraa.report.runs import Group, Run, custom_metrics_of, have_same_target, runs_of, value_text
 from fedraa.report.statistics import (
     LEVEL,
     bounds_of,
@@ -23,6 +23,9 @@ from fedraa.report.statistics import (
 )
 
 NONE = "–"
+SINGLE_SEEDS_NOTE = (
+    "Each method has one seed, so there is no interval and no test of significance; a difference may be chance."
+)
 LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -243,11 +246,15 @@ def make_method_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Tab
         for metric in columns:
             values = _seed_values(group, metric)
             bounds = bounds_of([*chain.from_iterable(_seed_values(other, metric) for other in groups)], metric.better)
+            mean = mean_or_nan(values)
             low, high = confidence_interval(values, bounds) or (None, None)
+            # The mean of only some seeds would hide that the others have no value.
+            if len(values) < len(group.runs):
+                mean, low, high = float("nan"), None, None
             mark = metric is columns[0] and is_significant(p)
             if metric.shown:
                 row.append(_estimate_cell(metric, values, bounds, len(group.runs), mark=mark))
-            line |= {metric.name: mean_or_nan(values), f"{metric.name}_low": low, f"{metric.name}_high": high}
+            line |= {metric.name: mean, f"{metric.name}_low": low, f"{metric.name}_high": high}
         row.insert(3, Cell(_or_dash(p, "{:.2g}".format), p))
         rows.append(tuple(row))
         lines.append(line | {f"p_{columns[0].name}": p})
@@ -261,9 +268,7 @@ def make_method_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Tab
 def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     counts = {len(group.runs) for group in groups}
     if counts == {1}:
-        return (
-            "Each method has one seed, so there is no interval and no test of significance; a difference may be chance."
-        )
+        return " ".join([SINGLE_SEEDS_NOTE, *_target_note(groups, columns)])
     sentences = ["Mean over seeds [95 % confidence interval: Student's t, clipped to possible values]."]
     if len(groups) > 1:
         sentences.append(
@@ -272,7 +277,14 @@ def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
         )
     if 1 in counts:
         sentences.append("A method with one seed has neither an interval nor a p.")
-    return " ".join(sentences)
+    return " ".join([*sentences, *_target_note(groups, columns)])
+
+
+def _target_note(groups: Sequence[Group], columns: Sequence[Metric]) -> list[str]:
+    """Return a list with a sentence if the table has times to different targets, otherwise an empty list."""
+    if have_same_target(groups) or all(metric.name != "time_to_target" for metric in columns):
+        return []
+    return ["The runs have different targets, so their times to the target cannot be compared."]
 
 
 def _seed_values(group: Group, metric: Metric) -> list[float]:

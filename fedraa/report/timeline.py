@@ -42,7 +42,7 @@ def timeline_caption(run: Run) -> str:
     shown = window_end(run)
     caption = "One lane per client. A bar is a task from dispatch to commit, and a gap is idle time."
     if shown < run.end:
-        caption += f" The first {shown:.3g} of {run.end:.4g} time units."
+        caption += f" The first {shown:.3g} of {run.end:.4g} {run.time_unit}."
     return caption + selection_note(run)
 
 
@@ -80,24 +80,27 @@ def draw_timeline(run: Run) -> Figure:
 
 def time_use_caption(run: Run) -> str:
     """Return the caption of the chart of working and idle time."""
+    pauses = ""
+    if run.config["resolved"]["availability"] is not None:
+        pauses = ", and pauses while the device was not available"
     return (
-        "Share of the run in which each client worked on a task (training and transfer) or had none. "
+        f"Share of the run in which each client had a task (training and transfer{pauses}) or had none. "
         f"Over all clients: {run.idle_fraction:.0%} idle.{selection_note(run)}"
     )
 
 
 def draw_time_use(run: Run) -> Figure:
-    """Return a bar chart of the working and idle fractions of each client's time."""
+    """Return a bar chart of the fractions of each client's time with a task and without one."""
     shown = select_clients(run.clients)
     figure, axes = _new_lane_figure(shown)
     busy = (run.tasks["end"] - run.tasks["start"]).groupby(run.tasks["client"]).sum() / run.end
     share = busy.reindex(shown).fillna(0).to_numpy(float)
     rows = np.arange(len(shown))
-    axes.barh(rows, share, color="C0", height=0.76, label="working")
+    axes.barh(rows, share, color="C0", height=0.76, label="task")
     axes.barh(rows, 1 - share, left=share, color="C4", height=0.76, label="idle", hatch="//", alpha=0.55)
     axes.set_xlim(0, 1)
     axes.xaxis.set_major_formatter(PercentFormatter(1))
-    axes.set_xlabel(f"share of {run.end:.4g} time units")
+    axes.set_xlabel(f"share of {run.end:.4g} {run.time_unit}")
     draw_legend(axes)
     return figure
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedraa.objectives import MetricSpec
 from fedraa.objectives.metric_spec import metric_heading
-from fedraa.report.runs import Group, Run, runs_of
+from fedraa.report.runs import Group, Run, have_same_target, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
 # Maximum number of groups of which the report describes the differences from the best group.
@@ -42,9 +42,9 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
 class Ranking:
     """Groups of runs from the best to the worst.
 
-    If all runs have the same clock and a group reached the target with all seeds, the order is by the mean time to the
-    target. In this order, a group with a seed that did not reach the target comes last. In all other cases the order is
-    by the main metric.
+    If all runs have the same clock and target, and a group reached the target with all seeds, the order is by the mean
+    time to the target. In this order, a group with a seed that did not reach the target comes last. In all other cases
+    the order is by the main metric.
 
     Attributes:
         groups: The groups in this order.
@@ -64,7 +64,7 @@ class Ranking:
     def of(cls, groups: Sequence[Group]) -> "Ranking":
         at = common_time(groups)
         values = [_times_to_target(group) for group in groups]
-        by_time = any(values) and at is not None
+        by_time = any(values) and at is not None and have_same_target(groups)
         sign = 1
         if not by_time:
             values = [tuple(value_at(run, at) for run in group.runs) for group in groups]
@@ -156,12 +156,18 @@ def common_time(groups: Sequence[Group]) -> float | None:
     return min(run.end for run in runs)
 
 
-def value_at(run: Run, at: float | None) -> float:
-    """Return the main metric of the last evaluation up to the time `at`; None stands for the end of the run."""
+def value_at(run: Run, at: float | None, metric: str | None = None) -> float:
+    """Return a metric of the last evaluation up to the time `at`.
+
+    Args:
+        run: The run.
+        at: The time; None for the end of the run.
+        metric: The metric; None for the main metric.
+    """
     evals = run.evals
     if at is not None and (evals["t"] <= at).any():
         evals = evals[evals["t"] <= at]
-    return float(evals[run.metric_spec.main].iloc[-1])
+    return float(evals[metric or run.metric_spec.main].iloc[-1])
 
 
 def _times_to_target(group: Group) -> tuple[float, ...]:
@@ -259,14 +265,18 @@ def _per_time(amount: float, run: Run) -> float:
 
 
 def _describe_weakness(ranking: Ranking) -> str:
-    """Return a sentence about the metrics in which the best group is worse than another group."""
+    """Return a sentence about the metrics in which the best group is worse than another group.
+
+    The metrics are those at `ranking.at`, or at the end of each run if the order is by the time to the target.
+    """
     metric_spec = ranking.first.first.metric_spec
+    at = None if ranking.by_time else ranking.at
     notes = []
     for name, heading in (("loss", "loss"), ("client_worst", "worst client")):
         if name == metric_spec.main:
             continue
         sign = -_gain_sign(metric_spec, name)
-        means = [mean_or_nan([float(run.summary[name]) for run in group.runs]) for group in ranking.groups]
+        means = [mean_or_nan([value_at(run, at, name) for run in group.runs]) for group in ranking.groups]
         best = min(range(len(means)), key=lambda i: _finite_or_inf(sign * means[i]))
         if best == 0 or means[best] == means[0]:
             continue

@@ -5,6 +5,7 @@ because their keys may have other meanings.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +58,10 @@ def check_format(path: Path, format: object) -> None:
             f"{path} has the format {format!r}, and this version reads only the format {FORMAT}",
             hint="use the version of fedraa that wrote it",
         )
+
+
+def time_unit(options: Mapping[str, Any]) -> str:
+    """Return the unit of a run's clock, `s` or `time units`, from the options in config.json."""
+    if options["clock"] == "wall" or options.get("units") == "physical":
+        return "s"
+    return "time units"

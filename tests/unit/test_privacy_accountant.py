@@ -229,13 +229,15 @@ def test_plan_counts_no_sampling_for_local_privacy(library: Any) -> None:
         ({"method": "fedavg", "weights": "uniform", "privacy": "central(noise=4.0)", "time": 5.0}, 3),
         ({"method": "fedavg", "privacy": "local(noise=4.0)", "participation": "round-robin:2"}, 3),
         ({"method": "fed-raa", "privacy": "central(noise=4.0)", "clock": "wall"}, 3),
-        ({"method": "fedbuff", "privacy": "central(noise=4.0)", "buffer_size": 2}, 6),
+        ({"method": "fedbuff", "privacy": "central(noise=4.0)", "buffer_size": 2}, 5),
         ({"method": "fedbuff", "privacy": "central(noise=4.0)", "buffer_size": 10}, 9),
+        ({"method": "fedavg", "weights": "uniform", "privacy": "central(noise=4.0)", "rounds": 2}, 2),
+        ({"method": "fedbuff", "privacy": "central(noise=4.0)", "buffer_size": 2, "updates": 1}, 4),
     ],
     ids=str,
 )
 def test_plan_bounds_epsilon_by_the_participations(library: Any, fields: dict[str, Any], squared: int) -> None:
-    """Three updates, of which up to K are in one buffer of K: at most min(3, K) * 3 in the sum of squares."""
+    """Three updates, of which up to K are in one buffer of K, and at most as many as the run has."""
     common: dict[str, Any] = {"engine": "local", "dataset": "digits", "clients": 8, "max_participations": 3}
     spec = build_run(Experiment(**common, **fields, privacy_delta=DELTA))
     assert f"epsilon {gaussian_epsilon(4.0, squared, DELTA):.4g}" in privacy_lines(spec, None)[0]

@@ -130,6 +130,7 @@ def test_plan_prints_the_traffic_and_the_energy_of_all_tasks(
         {"method": "fedbuff", "buffer_size": 4, "updates": 9},
         {"method": "fedasync", "time": 3.0},
         {"method": "scaffold", "rounds": 2},
+        {"method": "fedavg", "time": 5.0, "duration_jitter": 0.0},
     ],
 )
 def test_planned_totals_are_those_of_the_run(
@@ -181,13 +182,19 @@ def test_plan_counts_the_steps_up_to_the_last_participation(
     assert int(expected) == summary["steps"]
 
 
-def test_plan_of_empty_rounds_starts_with_the_first_client(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = "--method fedavg --clients 3 --participation poisson:0.1 --rounds"
-    # The first round of this seed has no clients, and the second has one.
-    first = printed(capsys, f"{flags} 40 --seed 9")
-    assert [words[0] for words in first if words[1:2] == ["40"]] == ["expected"]
-    alone = printed(capsys, f"{flags} 1 --seed 9")
-    assert "1 rounds without clients" in " ".join(alone[-1])
+def test_plan_of_asynchronous_tasks_counts_the_downloads_that_are_not_used(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--method salf-async --clients 5 --hidden 20 --local-steps 1 --updates 20"
+    [total] = [words for words in printed(capsys, flags) if words[:2] == ["in", "total"]]
+    # 20 tasks are applied. At the end, the 4 other clients have a task: 24 tasks of 1510 parameters of 4 bytes.
+    assert total[2:4] == ["145", "kB"]
+
+
+def test_plan_of_poisson_rounds_uses_the_first_round_with_clients(capsys: pytest.CaptureFixture[str]) -> None:
+    # With this seed the first rounds have no clients.
+    flags = "--method fedavg --clients 4 --hidden 200 --participation poisson:0.1 --rounds 3"
+    [total] = [words for words in printed(capsys, flags) if words[:2] == ["in", "total"]]
+    # Each of 3 rounds sends 15010 parameters of 4 bytes to one client.
+    assert total[2:4] == ["180", "kB"]
 
 
 def test_that_few_clients_stand_for_all_is_told(

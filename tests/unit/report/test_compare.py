@@ -16,6 +16,7 @@ from fedraa.cli.compare import summary_table
 from fedraa.cli.main import main
 from fedraa.report.cells import make_experiments
 from fedraa.report.compare import mean_interval, mean_time
+from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import spread_labels
 
 
@@ -102,6 +103,21 @@ def test_the_table_gives_the_ratio_to_the_first_method() -> None:
     assert re.search(r"reached in 1 of 2 +– ", rows["c"])
     assert "n = 2" in rows["digits:"]
     assert all("1.5 MB" in rows[name] and "2 GFLOP" in rows[name] and "1.50, max 4" in rows[name] for name in "abc")
+
+
+def test_target_that_the_untrained_model_reaches_has_the_time_zero() -> None:
+    shared = {"client_worst": 0.5, "time": 0.0, "steps": 0, "bytes_down": 0, "bytes_up": 0, "flops": 0.0}
+    shared |= {"staleness_mean": 0.0, "staleness_max": 0, "accuracy": 0.9, "time_to_target": 0.0}
+    frame = pd.DataFrame([{"method": "a", "seed": 0} | shared])
+    assert "reached in" not in text(frame, Experiment(target_accuracy=0.1))
+
+
+def test_notebook_shows_no_mean_if_a_seed_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Comparison, "words", [])
+    (tmp_path / "plot.png").write_bytes(b"")
+    frame = pd.DataFrame({"method": ["a", "a", "b", "b"], "mse": [1.0, None, 2.0, 4.0]})
+    page = Comparison.of(frame, tmp_path, "plot.png", "mse")._repr_html_()
+    assert re.findall(r"<td>(.*?)</td>", page) == ["NaN", "2", "3", "2"]
 
 
 def test_spread_keeps_labels_apart_and_inside() -> None:

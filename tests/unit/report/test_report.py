@@ -26,7 +26,7 @@ from fedraa.report.landscape import measure_sharpness, measure_surface
 from fedraa.report.runs import Run, load_groups
 from fedraa.report.statistics import half_width95, mean_or_nan, welch_p_value
 from fedraa.report.tables import Cell, Table, configuration_tables, make_method_table, table_metrics
-from fedraa.report.timeline import select_clients, window_end
+from fedraa.report.timeline import draw_time_use, select_clients, time_use_caption, window_end
 from fedraa.rundir.digests import write_seal
 from fedraa.rundir.file_names import CONFIG
 
@@ -192,6 +192,32 @@ def test_tables_of_a_single_seed_have_no_interval(runs: Path) -> None:
     assert "one seed" in table.note
     alone = make_method_table(groups[1:], table_metrics(groups[1:], {}))
     assert alone.note.startswith("Each method has one seed, so there is no interval")
+
+
+def test_mean_of_a_method_is_empty_if_a_seed_missed_the_target(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = load_groups([runs])
+    monkeypatch.setitem(groups[0].runs[0].summary, "time_to_target", 2.0)
+    monkeypatch.setitem(groups[1].runs[0].summary, "time_to_target", 3.0)
+    table = make_method_table(groups, table_metrics(groups, {}))
+    assert [row[table.columns.index("time to target")].text for row in table.rows] == ["reached in 1 of 2", "3"]
+    times = table.frame["time_to_target"]
+    assert math.isnan(times[0])
+    assert times[1] == 3
+
+
+def test_time_of_a_run_with_physical_units_is_in_seconds(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = Run(runs / "fed-raa-0")
+    assert loaded.time_unit == "time units"
+    monkeypatch.setitem(loaded.config["experiment"], "units", "physical")
+    assert loaded.time_unit == "s"
+    assert draw_time_use(loaded).axes[0].get_xlabel() == f"share of {loaded.end:.4g} s"
+
+
+def test_caption_names_the_pauses_of_devices(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = Run(runs / "fed-raa-0")
+    assert "pauses" not in time_use_caption(loaded)
+    monkeypatch.setitem(loaded.config["resolved"], "availability", {"share": 0.5, "period": 1.0, "seed": 0})
+    assert "pauses while the device was not available" in time_use_caption(loaded)
 
 
 def test_command_of_every_run_reproduces_it(runs: Path) -> None:

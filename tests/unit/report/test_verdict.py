@@ -10,7 +10,8 @@ import fedraa
 from fedraa import Experiment
 from fedraa.report.outlook import compare_with_plan, forecast_run
 from fedraa.report.runs import Group, Run, load_groups
-from fedraa.report.verdict import Ranking, describe_comparison, still_improves, value_at
+from fedraa.report.tables import make_method_table, table_metrics
+from fedraa.report.verdict import Ranking, _describe_weakness, describe_comparison, still_improves, value_at
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
 
@@ -92,6 +93,29 @@ def test_ranking_of_runs_with_different_clocks_is_by_metric(runs: Path, monkeypa
     assert (ranking.by_time, ranking.at) == (False, None)
     for group, values in zip(ranking.groups, ranking.values, strict=True):
         assert values == tuple(run.summary["accuracy"] for run in group.runs)
+
+
+def test_ranking_of_runs_with_different_targets_is_by_metric(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = load_groups([runs / "all"])
+    for run in groups[0].runs:
+        monkeypatch.setitem(run.summary, "time_to_target", 0.05)
+        monkeypatch.setitem(run.config["experiment"], "target_accuracy", 0.1)
+    ranking = Ranking.of(groups)
+    assert (ranking.by_time, ranking.at) == (False, 0.1)
+    [table] = [make_method_table(groups, table_metrics(groups, {}))]
+    assert "different targets" in table.note
+
+
+def test_weakness_is_at_the_time_of_the_comparison(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = load_groups([runs / "all"])
+    for group, losses in ((first, (0.5, 0.4)), (second, (0.6, 0.1))):
+        for run in group.runs:
+            early = run.evals.iloc[[0, 0]].assign(loss=losses, client_worst=0.5, t=(0.0, 9.0))
+            monkeypatch.setattr(run, "evals", early)
+    # At time 1 the loss of the first group is 0.5, and that of the second is 0.6. Only at time 9 it is larger.
+    at_end = Ranking((first, second), ((0.8,), (0.7,)), by_time=False, at=None)
+    assert _describe_weakness(at_end).endswith(f"its loss is 0.4 (with {second.label}: 0.1).")
+    assert _describe_weakness(Ranking((first, second), ((0.8,), (0.7,)), by_time=False, at=1.0)) == ""
 
 
 def test_verdict_of_two_methods_describes_their_differences(runs: Path) -> None:
