@@ -151,10 +151,18 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]
 
 def _steps_within(spec: RunSpec, rate: float) -> float:
     """Return the number of updates within the run's limits, at `rate` updates per time unit."""
-    steps = spec.limits.steps or np.inf
+    steps = min(spec.limits.steps or np.inf, float(np.floor(_max_tasks(spec) / spec.method.update.per_step)))
     if spec.limits.time is not None:
         steps = min(steps, rate * spec.limits.time)
     return steps
+
+
+def _max_tasks(spec: RunSpec) -> float:
+    """Return the number of tasks after which all clients have had `max_participations` tasks; infinity without it."""
+    limit = spec.experiment.max_participations
+    if limit is None:
+        return inf
+    return limit * spec.experiment.client_count
 
 
 def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
@@ -222,6 +230,8 @@ def sampled_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals]:
     # At the end, every client trains a task that the server does not use. After the last step, the client of this step
     # gets no task.
     in_flight = total - 1 if steps == spec.limits.steps else total
+    if steps * spec.method.update.per_step == _max_tasks(spec):
+        in_flight = 0
     return sentence, first.sum_costs(up_weights + in_flight / len(tasks), up_weights)
 
 
@@ -235,7 +245,7 @@ def rounds_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals | None
     tasks, total = first.tasks, first.total
     limits = spec.limits
     longest = _round_duration(spec, first)
-    steps = limits.steps or np.inf
+    steps = min(limits.steps or np.inf, float(np.ceil(_max_tasks(spec) / total)))
     # The rest of the time after the last whole round, if the time ends the run.
     rest = None
     if limits.time is not None and limits.time // longest < steps:
@@ -245,7 +255,9 @@ def rounds_outlook(spec: RunSpec, first: FirstRound) -> tuple[str, Totals | None
     sentence = f"{steps:.0f} rounds of {longest:.4g} in time {time:.4g}, {condition}"
     schedule: Any = spec.method.schedule
     if schedule.deadline is not None:
-        return sentence, None
+        timing = replace(spec.timing, jitter=0.0)
+        ready = sum(timing.due(task.client, 0, 0.0, task.cost) <= schedule.deadline for task in tasks)
+        return f"{sentence}; {ready} of {len(tasks)} clients end the first round before the deadline", None
     weights = np.full(len(tasks), steps * total / len(tasks))
     up_weights = weights * _waited_tasks(spec, first) / len(tasks)
     if rest is not None:

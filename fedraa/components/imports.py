@@ -12,7 +12,7 @@ from typing import Any
 from fedraa.components.user_code import find_user_code
 from fedraa.errors import InputError, one_line
 
-_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.<>]*")
+_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_<][\w.<>]*")
 # The import paths that may be imported; None allows all of them.
 _importable: ContextVar[Collection[str] | None] = ContextVar("_importable", default=None)
 

@@ -165,7 +165,10 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
             raise InputError(field, f"the formula of {name} needs it", got=getattr(local, field), hint="give a value")
     if local.split and (layers or type(local.algorithm) is not LocalAlgorithm):
         problem = f"{name} divides the model between client and server, so that clients have no personal model"
-        raise InputError("method", problem, hint="give another method")
+        hint = "give another method"
+        if layers:
+            hint += ", or leave out personal_layers"
+        raise InputError("method", problem, hint=hint)
     if not layers:
         return
     reason = ""
@@ -188,15 +191,31 @@ def check_objective(name: str, method: Method, objective: Objective, *, vmap_bat
             problem = "tasks of a model with auxiliary outputs cannot be trained in one batched computation"
             raise InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")
         return
-    for is_on, problem in (
-        (method.local.label_masked, f"{name} masks the logits of labels that a client lacks"),
-        (method.owned_head, f"{name} averages the output rows of labels that a client has"),
-        (method.local.algorithm.classifies, f"{name} compares the features of labelled samples"),
-        (vmap_batch > 1, f"vmap_batch {vmap_batch} pads minibatches with labels that stand for no class"),
+    for is_on, problem, hint in (
+        (
+            method.local.label_masked,
+            f"{name} masks the logits of labels that a client lacks",
+            "give --override local.label_masked=false",
+        ),
+        (
+            method.owned_head,
+            f"{name} averages the output rows of labels that a client has",
+            "give --override update.owned_head=false",
+        ),
+        (
+            method.local.algorithm.classifies,
+            f"{name} compares the features of labelled samples",
+            "give another method, such as fedavg",
+        ),
+        (
+            vmap_batch > 1,
+            f"vmap_batch {vmap_batch} pads minibatches with labels that stand for no class",
+            "set vmap_batch to 1",
+        ),
     ):
         if is_on:
             problem += f", but {objective.name} has no such labels"
-            raise InputError("objective", problem, hint="give classification")
+            raise InputError("objective", problem, hint=f"{hint}, or give the objective classification")
 
 
 def check_transforms(transforms: Transforms, objective: Objective) -> None:

@@ -16,6 +16,7 @@ from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies import SUBMODEL
+from fedraa.submodels.policies.policy import AUTO
 
 M = TypeVar("M")
 
@@ -287,6 +288,8 @@ def _missing_setting_hint(method: Any, name: str, value: object) -> str:
 
 
 def _shown_value(value: object) -> object:
+    if value == AUTO:
+        return AUTO[0]
     if isinstance(value, tuple | list):
         return value
     return text_of(value)

@@ -74,7 +74,8 @@ def _check_sent_values(name: str, method: Method) -> None:
             raise InputError("privacy", problem, hint="give another method, such as fedavg, fedbuff or fed-raa")
     if target_cosine(local.lr_schedule) is not None:
         problem = "clients also send cosines of their steps, which are not clipped"
-        raise InputError("lr_schedule", problem, got=local.lr_schedule, hint="give a learning rate, such as --lr 0.05")
+        hint = "give --lr-schedule constant, and a learning rate, such as --lr 0.05"
+        raise InputError("lr_schedule", problem, got=local.lr_schedule, hint=hint)
     if method.owned_head:
         problem = f"the mean of {name} reveals the labels of each client"
         raise InputError("update.owned_head", problem, got=True, hint="give --override update.owned_head=false")

@@ -43,11 +43,12 @@ from fedraa.engine.model_parts import naming_whole_methods, own_model, refuse_la
 from fedraa.engine.objects import object_names, objects_of
 from fedraa.engine.preflight import (
     check_runnable,
-    warn_of_many_attackers,
     warn_of_no_evaluation,
+    warn_of_single_steps,
     warn_of_small_shards,
 )
 from fedraa.engine.process_guard import exclusive_process
+from fedraa.engine.robust_checks import warn_of_many_attackers, warn_of_unseen_deltas
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
     find_added_outputs,
@@ -217,8 +218,10 @@ def build_run(
             find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
             *state.warnings,
             *warn_of_small_shards(spec),
+            *warn_of_single_steps(spec),
             *warn_of_small_memory(spec),
             *warn_of_many_attackers(spec),
+            *warn_of_unseen_deltas(spec),
             *warn_of_no_evaluation(spec),
         )
     )

@@ -9,10 +9,9 @@ import torch
 from fedraa.aggregation.adapters import find_adapters
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.aggregation.registry import AGGREGATOR
-from fedraa.aggregation.robust.fltrust import FLTrust
-from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.client.flat_module import BatchedModule
 from fedraa.client.local_algorithm import LocalAlgorithm
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.client.lr_schedule import check_longest_task
 from fedraa.components.calls import convert_errors
 from fedraa.components.text import text_of
@@ -20,9 +19,9 @@ from fedraa.composition.overrides import chosen_value
 from fedraa.data.tree import list_leaves
 from fedraa.engine import memory_check
 from fedraa.engine.factories import make_cost_model, make_server
-from fedraa.engine.run_spec import RunSpec, participation_of
+from fedraa.engine.robust_checks import check_attack, check_robust
+from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, no_effect_error
-from fedraa.ledger.participation import All, Bernoulli, Sample
 from fedraa.messages import KEPT_PREFIX
 from fedraa.methods.depthfl import FirstBlocks
 from fedraa.models.exits import EarlyExits
@@ -55,8 +54,8 @@ def check_runnable(spec: RunSpec) -> None:
     _check_local_schedule(spec)
     _check_adapters(spec)
     _check_exits(spec)
-    _check_robust(spec)
-    _check_attack(spec)
+    check_robust(spec)
+    check_attack(spec)
     _check_privacy(spec)
     _check_batch_norm(spec)
     if spec.experiment.vmap_batch > 1:
@@ -139,12 +138,18 @@ def _check_inputs(spec: RunSpec) -> None:
     inputs = list_leaves(spec.example)
     name = spec.data.dataset.name
     if len(inputs) > 1:
-        for field, is_set, problem in (
-            ("split", spec.method.local.split, f"{method} sends one input through the two halves of a model"),
-            ("vmap_batch", spec.experiment.vmap_batch > 1, "it can stack only samples with one input"),
+        for field, is_set, problem, hint in (
+            (
+                "split",
+                spec.method.local.split,
+                f"{method} sends one input through the two halves of a model",
+                "give another method",
+            ),
+            ("vmap_batch", spec.experiment.vmap_batch > 1, "it can stack only samples with one input", "set it to 1"),
         ):
             if is_set:
-                raise InputError(field, f"{problem}, and the samples of {name} have {len(inputs)} inputs")
+                problem += f", and the samples of {name} have {len(inputs)} inputs"
+                raise InputError(field, problem, hint=hint)
     if spec.method.local.adversary and (len(inputs) > 1 or not inputs[0].is_floating_point()):
         kinds = " and ".join(str(x.dtype).removeprefix("torch.") for x in inputs)
         problem = f"it needs inputs that are one array of floats, but the inputs of {name} are {kinds}"
@@ -223,68 +228,6 @@ def _check_exits(spec: RunSpec) -> None:
     raise InputError("method", problem, got=spec.experiment.method, hint=f"{hint}, or run fedavg")
 
 
-def _check_robust(spec: RunSpec) -> None:
-    """Raise InputError if a robust aggregator gets too few deltas, or if its root client is missing.
-
-    The root client of FLTrust holds trusted data. It must be honest and train in every round.
-    """
-    description = spec.method.aggregator
-    if description is None:
-        return
-    aggregator = AGGREGATOR.resolve(description)
-    if not isinstance(aggregator, RobustAggregator):
-        return
-    clients = spec.experiment.client_count
-    voters = clients
-    if spec.method.asynchronous:
-        voters = min(clients, spec.method.update.per_step)
-    participation = participation_of(spec.method.schedule)
-    if isinstance(participation, Sample):
-        voters = participation.count
-    elif isinstance(participation, Bernoulli):
-        voters = round(participation.share * clients)
-    if voters < aggregator.min_clients:
-        problem = f"{text_of(aggregator)} protects only with {aggregator.min_clients} or more clients; it gets {voters}"
-        raise InputError("aggregator", problem, hint="give more clients, or another aggregator")
-    every_client = isinstance(participation, All)
-    if isinstance(aggregator, FLTrust) and spec.attack is not None and aggregator.root in spec.attack.attackers:
-        problem = f"client {aggregator.root} holds the root data of FLTrust, but this seed makes it an attacker"
-        raise InputError("aggregator", problem, hint="give another root, such as fltrust(root=1), or another seed")
-    if isinstance(aggregator, FLTrust) and (not every_client or aggregator.root >= clients):
-        problem = f"client {aggregator.root} must train in every round, because it holds the root data"
-        raise InputError("aggregator", problem, hint="let all clients participate, and set root to one of them")
-    deadline = getattr(spec.method.schedule, "deadline", None)
-    if isinstance(aggregator, FLTrust) and deadline is not None:
-        problem = f"a round has no effect if client {aggregator.root}, which holds the root data, is late"
-        raise InputError("deadline", problem, got=deadline, hint="leave it out, or give another aggregator")
-
-
-def _check_attack(spec: RunSpec) -> None:
-    """Raise InputError if the attack fails, too few clients are honest, or the attack lacks other clients' deltas."""
-    if spec.attack is None:
-        return
-    # Without this trial, a failing attack would only make its clients fail, and the run would have no attack.
-    client = min(spec.attack.attackers)
-    if spec.data.source is None:
-        classes = spec.data.dataset.classes if spec.objective.classifies else 0
-        spec.attack.try_poison(client, *spec.data.client(client), classes)
-    spec.attack.forge(client, 0, np.full_like(spec.params, 0.001))
-    count = spec.experiment.personalised
-    if count is not None and count > len(spec.personal_clients):
-        expected = f"at most {len(spec.personal_clients)}, the number of honest clients with their own test samples"
-        raise InputError("personalised", got=count, expected=expected)
-    if not spec.attack.attack.colludes:
-        return
-    attack = text_of(spec.attack.attack)
-    if spec.experiment.server_shards > 1:
-        problem = f"{attack} needs all deltas in one process"
-        raise InputError("server_shards", problem, got=spec.experiment.server_shards, hint="leave it out")
-    auxiliary = spec.method.auxiliary
-    if auxiliary is not None and auxiliary.reads_deltas:
-        problem = f"the server of {spec.experiment.method} reads each delta before {attack} can replace it"
-        raise InputError("attack", problem, hint="give an attack that reads only its own delta, such as sign-flip")
-
-
 def _check_privacy(spec: RunSpec) -> None:
     """Raise InputError if the privacy library is missing, or if the model has statistics of private samples."""
     if spec.privacy is None:
@@ -305,27 +248,8 @@ def _check_batch_norm(spec: RunSpec) -> None:
         beside = f"{kind}, which has no batch norm with weights"
         raise no_effect_error("personal_layers", BATCH_NORM, beside, "give the names of other layers")
     problem = f"its clients keep the parameters of batch norm, and {kind} has none"
-    hint = "give a model with batch norm, such as --model resnet18-bn, or run fedavg"
+    hint = "give a model with batch norm, such as --model resnet18-bn for images of 9 x 9 pixels or more, or run fedavg"
     raise InputError("method", problem, got=spec.experiment.method, hint=hint)
-
-
-def warn_of_many_attackers(spec: RunSpec) -> list[str]:
-    """Return a warning if the run has more attackers than its aggregator withstands."""
-    description = spec.method.aggregator
-    if spec.attack is None or description is None:
-        return []
-    aggregator = AGGREGATOR.resolve(description)
-    if not isinstance(aggregator, RobustAggregator):
-        return []
-    clients = spec.experiment.client_count
-    attackers = len(spec.attack.attackers)
-    tolerated = aggregator.count_tolerated(clients)
-    if tolerated is None or attackers <= tolerated:
-        return []
-    return [
-        f"aggregator: {text_of(aggregator)} withstands {tolerated} attackers among {clients} clients, and the run has "
-        f"{attackers} attackers; give it a larger number or share unless this is intended"
-    ]
 
 
 def warn_of_no_evaluation(spec: RunSpec) -> list[str]:
@@ -348,6 +272,23 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
         f"clients: {name_clients(small, spec.data.names)} cannot train, with one training sample each, because {kind} "
         "cannot be trained on batches of one sample; they are quarantined; give fewer clients or another partition to "
         "train them as well"
+    ]
+
+
+def warn_of_single_steps(spec: RunSpec) -> list[str]:
+    """Return a warning if every task has one step, in which the momentum and the proximal term of the user are 0."""
+    local = spec.method.local
+    has_other_steps = type(local.algorithm) is not LocalAlgorithm or local.auto is not None
+    if has_other_steps or local.count_steps(int(spec.data.sizes.max())) > 1:
+        return []
+    zero = {"prox_mu": local.prox_mu}
+    optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
+    if isinstance(optimizer, SGD) and not optimizer.nesterov and local.optimizer_state == "reset":
+        zero["momentum"] = local.momentum
+    return [
+        f"{name}: {value:g} has no effect, because every task has only one local step; give more local steps"
+        for name, value in zero.items()
+        if value and chosen_value(spec.experiment, name) is not None
     ]
 
 
@@ -387,10 +328,14 @@ def _check_stack(spec: RunSpec) -> None:
     model.load(spec.params[None])
     batch = spec.example[:2]
     try:
-        alone, other = (model.forward(rows[None])[0, 0] for rows in (batch, torch.stack([batch[0], batch[0]])))
+        results = [model.forward(rows[None]) for rows in (batch, torch.stack([batch[0], batch[0]]))]
     except (RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise _stack_error(experiment.vmap_batch, f"torch.func.vmap cannot run this model ({reason})") from None
+    if not isinstance(results[0], torch.Tensor):
+        kind = type(results[0]).__name__
+        raise _stack_error(experiment.vmap_batch, f"in training, this model returns a {kind} instead of logits")
+    alone, other = (result[0, 0] for result in results)
     if not torch.allclose(alone, other, atol=1e-5):
         problem = "the output for a sample depends on the other samples of its batch, as in models with batch norm"
         raise _stack_error(experiment.vmap_batch, problem)

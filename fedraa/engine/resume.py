@@ -65,6 +65,7 @@ def load_for_resume(
     spec = rebuild_run(directory, model, dataset, fields, trust=trust, doing=doing)
     if longer:
         _check_longer(history, longer, spec)
+        _warn_of_first_limit(history, longer, spec)
     _check_log(directory, pinned_settings(history.config))
     return spec, bool(longer)
 
@@ -284,6 +285,19 @@ def _check_method(directory: Path, was: Mapping[str, Any], spec: RunSpec, longer
             f"it does not describe the method of its experiment: {where} differs",
             hint="restore the file, or start the run again if another version of fedraa started it",
         )
+
+
+def _warn_of_first_limit(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:
+    """Warn if the extended run differs from a run that has the new limit of rounds from the start."""
+    auxiliary = spec.method.auxiliary
+    if "rounds" not in longer or auxiliary is None or not auxiliary.uses_rounds:
+        return
+    before = history.config["resolved"]["limits"]["steps"]
+    problem = (
+        f"rounds: {spec.experiment.method} keeps the values that it computed for {before} rounds; for those of "
+        f"{longer['rounds']} rounds, start a new run"
+    )
+    warnings.warn(problem, RunWarning, stacklevel=2)
 
 
 def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) -> None:

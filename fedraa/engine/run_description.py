@@ -67,6 +67,7 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
             "groups": {group.name: group.size for group in traced.groups},
             "fragments": [list(part.widths) for part in spec.submodels],
             "shapes": [{"widths": list(w), **asdict(cost)} for w, cost in spec.shapes.items()],
+            "label_overlap": spec.label_overlap,
             "stem": None if spec.stem is None else asdict(spec.stem),
             "eval_every": spec.eval_every,
             "limits": spec.limits.described(),

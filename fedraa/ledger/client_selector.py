@@ -9,7 +9,7 @@ import numpy as np
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
 from fedraa.components.text import is_built_in, text_of
-from fedraa.errors import InputError, short_text
+from fedraa.errors import InputError, no_effect_error, short_text
 from fedraa.ledger.participation import Selection, check_cohort, count_of, draw_cohort, needs_observations
 from fedraa.ledger.selection_context import ClientFacts, ClientStats
 from fedraa.messages import State
@@ -54,8 +54,11 @@ class ClientSelector:
         self.needed: int | None = None
         """The number of updates after which a round ends, or None if a round waits for all of its clients."""
         if over_selection > 1:
-            self.needed = _needed_count(selection, "over_selection", over_selection)
+            self.needed = _needed_count(selection, clients, over_selection)
             started = min(clients, ceil(over_selection * self.needed))
+            if started == self.needed:
+                remedy = "give a participation of fewer clients, or leave it out"
+                raise no_effect_error("over_selection", over_selection, f"rounds of all {clients} clients", remedy)
             if not needs_observations(selection):
                 self._selection = replace(selection, count=started)  # type: ignore[type-var]
             self._started = started
@@ -161,8 +164,8 @@ class ClientSelector:
         return chosen
 
 
-def _needed_count(selection: Selection, field: str, got: object) -> int:
-    """Return the selection's number of clients per round, which the option `field` needs.
+def _needed_count(selection: Selection, clients: int, over_selection: float) -> int:
+    """Return the selection's number of clients per round.
 
     Raises:
         InputError: The selection has no such number.
@@ -170,5 +173,6 @@ def _needed_count(selection: Selection, field: str, got: object) -> int:
     count = count_of(selection)
     if count is None or not is_built_in(type(selection)):
         problem = f"{text_of(selection)} has no number of clients per round"
-        raise InputError(field, problem, got=got, hint="give a participation such as sample:10")
+        hint = f"give a participation such as sample:{max(1, clients // 2)}"
+        raise InputError("over_selection", problem, got=over_selection, hint=hint)
     return count

@@ -108,6 +108,10 @@ class MomentumAndControls(RoundState):
         "_reports",
     )
 
+    @property
+    def uses_rounds(self) -> bool:
+        return self.rounds is None
+
     def start(self, run: RoundStateContext) -> None:
         rounds = _require_known(self.rounds or run.rounds, "rounds", "the run has no limit of rounds")
         cohort = _require_known(self.cohort or run.cohort, "cohort", "the participation has no fixed number of clients")

@@ -58,6 +58,7 @@ class Resolved(BaseModel):
     groups: dict[str, int]
     fragments: list[Widths]
     shapes: list[_Shape]
+    label_overlap: float
     stem: SplitCosts | None
     eval_every: Count
     limits: Limits

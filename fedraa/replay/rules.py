@@ -182,6 +182,7 @@ class Rules:
             server=self.method["submodel"].get("server_compute", LayerCut.server_compute),
             download="none" if is_foreign(self._download_compressor) else self._download_compressor,
             frozen=self.resolved.base is not None,
+            label_overlap=self.resolved.label_overlap,
         )
         return CostModel(
             Fleet(

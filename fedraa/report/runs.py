@@ -155,7 +155,9 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
     if not runs:
         raise InputError("runs", "the list is empty", hint="give one or more run directories")
     for run in runs[1:]:
-        if replace(run.metric_spec, own=()) != replace(runs[0].metric_spec, own=()):
+        # Only some runs may evaluate personal models or metrics of the user.
+        specs = {replace(compared.metric_spec, personal=False, own=()) for compared in (run, runs[0])}
+        if len(specs) > 1:
             raise InputError(
                 "runs",
                 f"the main metric of {run.directory} is {run.metric_spec.main}, "

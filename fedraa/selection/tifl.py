@@ -95,8 +95,8 @@ class TiFL(CountedSelection):
         """Divide the clients by their task durations [N] into tiers of at least `count` clients."""
         clients = len(durations)
         if clients < self.tiers:
-            problem = f"there are {clients} clients"
-            raise InputError("participation", problem, got=f"tiers={self.tiers}", hint="give fewer tiers")
+            expected = f"at most {clients}, the number of clients"
+            raise InputError("participation.tiers", got=self.tiers, expected=expected)
         smallest = clients // self.tiers
         if smallest < count:
             problem = f"the smallest of {self.tiers} tiers has {format_count(smallest, 'client')}"

@@ -68,6 +68,11 @@ class RoundState(Stateful):
     asks: ClassVar[tuple[str, ...]] = ()
     state_fields: ClassVar[tuple[str, ...]] = ()
 
+    @property
+    def uses_rounds(self) -> bool:
+        """True if the state depends on the run's limit of rounds, so that an extended run differs from a longer one."""
+        return False
+
     def bind(self, run: RoundStateContext) -> Self:
         """Return a copy for one run, after `start`. Raise InputError if an attribute of a subclass is wrong."""
         own = copy_component("auxiliary", self)

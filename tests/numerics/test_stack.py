@@ -137,6 +137,7 @@ def test_bf16_computes_stacks_too() -> None:
         ({"method": "fedrobust"}, ["fedrobust", "adversary"]),
         ({"method": "splitfed", "hidden": (8, 8)}, ["splitfed", "splits"]),
         ({"dropout": 0.5}, ["vmap"]),
+        ({"model": "mlp-exits", "hidden": (8, 8)}, ["tuple", "logits"]),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(changes: dict[str, Any], names: list[str]) -> None:

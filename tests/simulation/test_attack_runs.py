@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from equal_runs import check_resume
 from refusals import refuses
 
@@ -154,3 +155,39 @@ def test_root_of_fltrust_that_is_an_attacker_is_refused() -> None:
                 build_run(experiment)
         else:
             build_run(experiment)
+
+
+@pytest.mark.parametrize(
+    ("fields", "has_effect"),
+    [
+        ({"participation": "round-robin:2"}, False),
+        ({"participation": "round-robin:3"}, True),
+        ({"clients": 3}, True),
+        ({"clients": 3, "attackers": 0.67}, False),
+        ({"attack": "alie(knowledge='own')", "attackers": 0.17}, False),
+        ({"attack": "alie(knowledge='own')"}, True),
+        ({"attack": "ipm", "participation": "round-robin:2"}, False),
+        ({"attack": "ipm", "participation": "round-robin:3"}, True),
+    ],
+    ids=str,
+)
+def test_attack_that_sees_too_few_deltas_gives_a_warning(
+    fields: dict[str, Any], has_effect: bool, tmp_path: Path
+) -> None:
+    settings = {**SMALL, "method": "fedavg", "attack": "alie", "rounds": 3, "attackers": 0.34, **fields}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RunWarning)
+        attacked = run(Experiment(**settings, out=tmp_path / "attacked"))
+    assert [str(each.message).split(":")[0] for each in caught] == ([] if has_effect else ["attack"])
+    settings |= {"attack": None, "attackers": None}
+    honest = run(Experiment(**settings, out=tmp_path / "honest"))
+    # Deltas of attackers are added last, so the models differ by rounding errors even if no delta was forged.
+    differences = [
+        float((one - other).abs().max())
+        for one, other in zip(
+            torch.load(attacked.directory / "model.pt").values(),
+            torch.load(honest.directory / "model.pt").values(),
+            strict=True,
+        )
+    ]
+    assert (max(differences) > 1e-5) == has_effect

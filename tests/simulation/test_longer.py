@@ -1,6 +1,7 @@
 """An extended run equals a run that had the larger limit from the start."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, History, replay, resume, run
 from fedraa.client.trainer import Trainer
 from fedraa.engine.loop import Loop
+from fedraa.errors import RunWarning
 from fedraa.messages import Task, Update
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, SUMMARY
 
@@ -54,6 +56,21 @@ def test_a_run_that_ended_goes_on(method: str, before: dict[str, Any], after: di
     resume(tmp_path / "short", **after)
     same_run_and_config(tmp_path / "short", tmp_path / "long")
     assert "consistent (" in replay(tmp_path / "short")
+
+
+def test_extended_run_that_keeps_values_of_the_first_limit_gives_a_warning(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {**SMALL, "method": "padamfed"}
+    fixed = {"override": {"update.auxiliary.rounds": 9}}
+    digests: dict[tuple[str, bool], str] = {}
+    for is_fixed, more in ((False, {}), (True, fixed)):
+        directory = run(**flags, **more, rounds=2, out=tmp_path / f"short {is_fixed}").directory
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", RunWarning)
+            digests["extended", is_fixed] = resume(directory, rounds=4).summary["model_sha256"]
+        assert len(caught) == (not is_fixed)
+        digests["long", is_fixed] = run(**flags, **more, rounds=4).summary["model_sha256"]
+    assert digests["extended", True] == digests["long", True]
+    assert digests["extended", False] != digests["long", False]
 
 
 def test_it_goes_on_again_and_again(tmp_path: Path) -> None:

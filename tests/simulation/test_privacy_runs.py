@@ -66,6 +66,14 @@ def test_empty_poisson_rounds_are_logged_and_move_the_model(tmp_path: Path) -> N
     fedraa.replay(tmp_path / "run")
 
 
+@pytest.mark.parametrize("fields", [{"method": "fed-raa", "lr_schedule": "adaptive"}, {"method": "fed-quilt"}], ids=str)
+def test_adaptive_rate_is_refused_and_the_constant_rate_is_accepted(fields: dict[str, Any]) -> None:
+    private: dict[str, Any] = {**fields, "privacy": "central", "clients": 8, "engine": "local"}
+    with refuses("lr_schedule", "--lr-schedule constant", got="adaptive"):
+        build_run(Experiment(**private))
+    assert build_run(Experiment(**private | {"lr_schedule": "constant", "lr": 0.05})).privacy is not None
+
+
 def test_batch_norm_is_refused() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
     fields = {name: value for name, value in SMALL.items() if name != "hidden"}

@@ -84,6 +84,7 @@ def test_buffer_waits_for_clients_and_averages_the_deltas_of_one() -> None:
         {"method": "fedavg", "aggregator": "multi-krum(attackers=2)", "participation": "sample:6"},
         {"method": "fedavg", "aggregator": "multi-krum(attackers=1, selected=8)"},
         {"method": "fedavg", "aggregator": "median", "participation": "bernoulli:0.25"},
+        {"method": "fedavg", "aggregator": "krum", "participation": "uniform:3"},
         {"method": "feddyn", "aggregator": "median"},
         {"method": "fedbuff", "aggregator": "bulyan(attackers=1)", "buffer_size": 6},
         {"method": "fedbuff", "aggregator": "fltrust"},
@@ -97,6 +98,25 @@ def test_buffer_waits_for_clients_and_averages_the_deltas_of_one() -> None:
 def test_combinations_without_protection_are_refused(fields: dict[str, Any]) -> None:
     with refuses("aggregator"):
         build_run(Experiment(**SMALL, **fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "remedy"),
+    [
+        ({"method": "fedavg", "participation": "sample:2"}, {"participation": "sample:3"}),
+        ({"method": "fedavg", "participation": "poisson:0.25"}, {"participation": "poisson:0.375"}),
+        ({"method": "fedbuff", "buffer_size": 2}, {"buffer_size": 3}),
+        ({"method": "fedavg", "clients": 2}, {"clients": 3}),
+    ],
+    ids=lambda fields: "-".join(fields),
+)
+def test_aggregator_with_too_few_deltas_names_the_option_that_gives_it_more(
+    fields: dict[str, Any], remedy: dict[str, Any]
+) -> None:
+    (option,) = remedy
+    with refuses("aggregator", option.replace("_", "-")):
+        build_run(Experiment(**SMALL | fields, aggregator="median"))
+    build_run(Experiment(**SMALL | fields | remedy, aggregator="median"))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from torch import nn
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
 from fedraa import Experiment, resume, run
+from fedraa.engine.build import build_run
 from fedraa.errors import RunFailed, RunWarning
 from fedraa.rundir.history import History
 
@@ -260,6 +261,14 @@ def test_partial_work_is_the_largest_number_of_steps_that_fits(tmp_path: Path) -
             steps = min(8, int(deadline / (durations[client] / 8) + 1e-9))
             assert line.get("cut_at", 8) == steps
             assert committed[client]["flops"] == pytest.approx(flops[client] * steps / 8, rel=0.03)
+
+
+@pytest.mark.parametrize("participation", ["all", "bernoulli:0.5", "sample:3"])
+def test_over_selection_without_other_clients_is_refused_with_a_remedy_that_works(participation: str) -> None:
+    fields: dict[str, Any] = {"method": "fedavg", "clients": 3, "over_selection": 1.5}
+    with refuses("over_selection", "participation", got=1.5):
+        build_run(Experiment(**fields, participation=participation))
+    build_run(Experiment(**fields, participation="sample:1"))
 
 
 def test_over_selection_takes_the_first_answers(tmp_path: Path) -> None:

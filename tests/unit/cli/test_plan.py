@@ -155,6 +155,33 @@ def test_plan_of_rounds_with_a_deadline_prints_no_totals(capsys: pytest.CaptureF
     assert not [words for words in lines if words[:2] == ["in", "total"]]
 
 
+def test_plan_of_rounds_with_a_deadline_counts_the_clients_that_meet_it(capsys: pytest.CaptureFixture[str]) -> None:
+    # A task of one epoch costs 0.2 on a device of speed 1 and 0.067 on one of speed 3.
+    for deadline, ready in (("0.05", "0"), ("0.1", "5"), ("0.3", "10")):
+        lines = printed(capsys, f"--method fedavg --rounds 3 --local-epochs 1 --deadline {deadline}")
+        assert f"{ready} of 10 clients" in " ".join(lines[-1])
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg", "rounds": 6, "max_participations": 2},
+        {"method": "fedavg", "rounds": 9, "max_participations": 2, "participation": "round-robin:2"},
+        {"method": "heterofl-async", "updates": 30, "max_participations": 2},
+        {"method": "fed-raa", "updates": 30, "max_participations": 2},
+    ],
+    ids=lambda fields: f"{fields['method']}-{fields.get('participation')}",
+)
+def test_plan_counts_the_steps_up_to_the_last_participation(
+    fields: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment = Experiment(clients=4, local_steps=1, hidden=(8,), engine="local", quiet=True, **fields)
+    summary = run(experiment.replace_fields({"out": tmp_path / "run"})).summary
+    show_plan(experiment)
+    [expected] = re.findall(r"^expected +(\d+) ", capsys.readouterr().out, flags=re.MULTILINE)
+    assert int(expected) == summary["steps"]
+
+
 def test_plan_of_asynchronous_tasks_counts_the_downloads_that_are_not_used(capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--method salf-async --clients 5 --hidden 20 --local-steps 1 --updates 20"
     [total] = [words for words in printed(capsys, flags) if words[:2] == ["in", "total"]]

@@ -11,6 +11,7 @@ import fedraa as fl
 from fedraa import Experiment
 from fedraa.cli.main import main
 from fedraa.config.overrides import override_texts, read_overrides, split_paths
+from fedraa.engine.build import build_run
 from fedraa.errors import InputError
 from fedraa.report.command import run_command
 from fedraa.server.staleness import Polynomial
@@ -158,3 +159,9 @@ def test_methods_shows_the_values_of_a_method(capsys: pytest.CaptureFixture[str]
     assert (row["name"], row["values"]["submodel.stride"]) == ("fedrolex", 1)
     assert main(["methods", "fedrolx"]) == 2
     assert "fedrolex" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("value", ["auto", (0.5, 1.0)])
+def test_error_about_a_missing_setting_shows_the_value_that_the_user_gave(value: object) -> None:
+    with refuses("capacities", got=value):
+        build_run(Experiment(method="fedavg", capacities=value))

@@ -115,3 +115,15 @@ def test_a_mapping_is_text_with_all_its_values() -> None:
     assert text_of(FedBuffRule(size=np.int64(3))) == "FedBuffRule(size=3)"  # type: ignore[arg-type]
     nested = {"kind": "buffer", "optimizer": {"kind": "momentum", "beta": 0.5}}
     assert text_of(nested) == nested
+
+
+def test_run_with_a_lambda_is_replayed_and_extended_if_it_is_passed_again(tmp_path: Path) -> None:
+    weight = {"staleness": lambda staleness: 1 / (1 + staleness)}
+    directory = fl.run(**SMALL, **ARRIVALS, **weight, out=tmp_path / "run").directory
+    assert "<lambda> are not checked" in replay(directory)
+    assert fl.report([directory], tmp_path / "page.html").exists()
+    with refuses("run", "staleness"):
+        fl.resume(directory, updates=12)
+    longer = fl.resume(directory, updates=12, **weight)
+    whole = fl.run(**SMALL, **ARRIVALS | {"updates": 12}, **weight, out=tmp_path / "whole")
+    assert longer.summary["model_sha256"] == whole.summary["model_sha256"]

@@ -237,3 +237,32 @@ def test_devices_without_memory_for_their_submodel_give_one_warning_in_plan_and_
     else:
         [sentence] = sentences[0]
         assert small in sentence
+
+
+@pytest.mark.parametrize(
+    ("option", "fields", "has_effect"),
+    [
+        ("momentum", {"local_steps": 1}, False),
+        ("prox_mu", {"local_steps": 1}, False),
+        ("prox_mu", {"local_epochs": 1, "batch_size": 30}, False),
+        ("momentum", {"local_steps": 2}, True),
+        ("prox_mu", {"local_steps": 2}, True),
+        ("momentum", {"local_steps": 1, "local_optimizer_state": "keep"}, True),
+        ("momentum", {"local_steps": 1, "local_optimizer": "sgd(nesterov=True)"}, True),
+        ("prox_mu", {"local_steps": 1, "override": {"local.sam_rho": 0.1}}, False),
+    ],
+    ids=str,
+)
+def test_option_that_single_steps_cannot_use_gives_a_warning(
+    option: str, fields: dict[str, Any], has_effect: bool
+) -> None:
+    data = fl.Dataset("mine", X, Y, X[:12], Y[:12], 3)
+    results = []
+    for value in (0.3, 0.6):
+        settings: dict[str, Any] = {"method": "fedavg", "clients": 2, "rounds": 2, "lr": 0.5, **fields, option: value}
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            history = fl.run(dataset=data, engine="local", quiet=True, **settings)
+        assert [str(each.message).split(":")[0] for each in caught] == ([] if has_effect else [option])
+        results.append(torch.cat([part.flatten() for part in torch.load(history.directory / "model.pt").values()]))
+    assert (float((results[0] - results[1]).abs().max()) > 1e-5) == has_effect

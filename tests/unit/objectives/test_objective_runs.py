@@ -210,6 +210,28 @@ def test_what_does_not_go_together_is_one_sentence_before_the_start(
 
 
 @pytest.mark.parametrize(
+    ("fields", "remedies"),
+    [
+        ({"vmap_batch": 4}, {"vmap_batch": 1}),
+        (
+            {"method": "heterofl", "rounds": 1},
+            {"override": {"local.label_masked": False, "update.owned_head": False}},
+        ),
+        ({"method": "moon", "rounds": 1}, {"method": "fedavg"}),
+    ],
+    ids=str,
+)
+def test_remedies_for_options_that_need_labels_allow_the_run(
+    fields: dict[str, Any], remedies: dict[str, Any], tmp_path: Path
+) -> None:
+    option, value = next(iter(remedies.items()))
+    first = next(iter(value)) if isinstance(value, dict) else option
+    with refuses("objective", first):
+        run(tmp_path / "refused", **fields)
+    run(tmp_path / "run", **fields | remedies)
+
+
+@pytest.mark.parametrize(
     ("fields", "field", "shown"),
     [
         ({"partition": "dirichlet"}, "partition", "Dirichlet"),

@@ -47,6 +47,12 @@ def test_cohorts_follow_from_the_seed(method: str, participation: str, tmp_path:
         replay(directory)
 
 
+@pytest.mark.parametrize("method", ["fed-quilt", "fedavg"])
+def test_automatic_steps_of_clients_with_other_labels_are_consistent(method: str, tmp_path: Path) -> None:
+    flags: dict[str, Any] = {"local_steps": "auto", "local_epochs": None, "partition": "labels:2"}
+    assert "consistent" in replay(run(small(method, tmp_path / "run", **flags)).directory)
+
+
 @pytest.mark.parametrize("method", ["fed-raa", "fed-raa-random", "fedasync", "fed-raa-sync", "fedavg"])
 def test_wall_clock_run_is_consistent(method: str, tmp_path: Path) -> None:
     assert "consistent" in replay(run(small(method, tmp_path / "run", clock="wall", time_scale=0.02)).directory)

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import matplotlib.image
 import numpy as np
@@ -18,6 +19,7 @@ from fedraa.report.cells import make_experiments
 from fedraa.report.compare import mean_interval, mean_time
 from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import spread_labels
+from fedraa.report.runs import load_groups
 
 
 def test_cells_have_only_the_flags_of_their_method() -> None:
@@ -176,3 +178,18 @@ def test_compare_from_python_returns_a_table_and_prints_nothing(
     assert frame.equals(pd.read_csv(tmp_path / "all" / "compare.csv").astype(frame.dtypes.to_dict()))
     assert all(name in str(fedraa.compare.__doc__) for name in frame.columns)
     assert capsys.readouterr() == ("", "")
+
+
+def test_methods_with_and_without_personal_models_are_reported_together(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"hidden": (8,), "clients": 3, "local_steps": 1, "engine": "local", "quiet": True}
+    fedraa.compare(["ditto", "fedavg"], rounds=2, out=tmp_path / "runs", **fields)
+    labels = {group.label for group in load_groups([tmp_path / "runs"])}
+    assert labels == {"ditto", "fedavg"}
+    fedraa.run(method="fedavg", objective="multilabel", dataset=_tags(), rounds=2, out=tmp_path / "other", **fields)
+    with refuses("runs", "accuracy", "f1"):
+        load_groups([tmp_path / "runs", tmp_path / "other"])
+
+
+def _tags() -> fedraa.Dataset:
+    x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    return fedraa.Dataset("tags", x[:40], (x[:40] > 0).astype(np.float32), x[40:], (x[40:] > 0).astype(np.float32))

@@ -52,7 +52,7 @@ def test_a_tier_with_a_rising_loss_gets_more_probability() -> None:
 
 
 def test_more_tiers_than_clients_are_refused() -> None:
-    with refuses("participation"):
+    with refuses("participation.tiers", got=7):
         TiFL(count=1, tiers=7).choose(stats().view(np.arange(6), 1, step=0, now=0.0), np.random.default_rng(0))
 
 
