@@ -5,7 +5,6 @@ from pathlib import Path
 
 import tyro
 
-from fedraa.config.usual_names import suggest_name
 from fedraa.errors import InputError
 
 
@@ -74,14 +73,9 @@ class Submit:
     def __call__(self) -> None:
         from actors.cluster.submit import submit_command
         from fedraa.cli.console import print_line
-        from fedraa.cli.main import COMMANDS
 
         if not self.command:
             raise InputError("command", "it is missing", hint="give it after --, as in fedraa submit -- run --time 1")
-        name = self.command[0]
-        if name not in COMMANDS:
-            hint = suggest_name(name, list(COMMANDS)) or "see fedraa --help"
-            raise InputError(name, "there is no such command of fedraa", hint=hint)
         submit_command(self.command, self.address, self.working_dir, print_line)
 
 
