@@ -136,3 +136,11 @@ def test_validation_goes_by_what_shards_say(receipt: Receipt, why: str | None) -
 def test_a_shard_goes_without_torch() -> None:
     code = "import sys, actors.server.shard; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_smaller_weight_does_not_apply_to_coordinates_with_the_full_weight() -> None:
+    full_weight = np.array([True, False, False, False])
+    split = Split.of([np.array([0, 1, 2]), np.array([0, 2, 3])], 4, 2, full_weight)
+    for pieces in split.pieces:
+        common = [split.own[piece.shard][piece.where[piece.common]] for piece in pieces]
+        assert np.concatenate(common).tolist() == [2]
