@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -29,9 +30,8 @@ from benchmarks.system.chaos_table import lost_and_doubled
 from benchmarks.system.compat_checks import Environment, start_head
 from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.processes import kill_tree
-from benchmarks.system.rows import add_row, read_rows
+from benchmarks.system.rows import add_missing_rows, read_rows
 from fedraa.api import run
-from fedraa.cli.console import print_line
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
@@ -148,12 +148,8 @@ def main(
     refuse_unknown_names("faults", faults, FAULTS)
     with TemporaryDirectory(prefix="fedraa-faults-") as name:
         undisturbed = make_undisturbed_run(Path(name))
-        present = {(row.number, row.fault, row.engine) for row in read_rows(out, Row)}
-        for number, fault, engine in product(range(runs), faults, engines):
-            if (number, fault, engine) not in present:
-                row = make_run(fault, engine, number, undisturbed)
-                add_row(out, row)
-                print_line(str(row))
+        cases = [(fault, engine, number) for number, fault, engine in product(range(runs), faults, engines)]
+        add_missing_rows(out, ("fault", "engine", "number"), cases, partial(make_run, undisturbed=undisturbed))
     Console().print(make_table(read_rows(out, Row)))
 
 

@@ -25,10 +25,9 @@ from rich.table import Table
 from benchmarks.system.chaos_table import lost_and_doubled
 from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.processes import kill_tree
-from benchmarks.system.rows import add_row, read_rows
+from benchmarks.system.rows import add_missing_rows, read_rows
 from benchmarks.system.two_hosts import Host, Link, two_hosts
 from fedraa.api import run
-from fedraa.cli.console import print_line
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.file_names import EVENTS, SUMMARY
 from fedraa.rundir.history import History
@@ -118,12 +117,8 @@ def main(
     refuse_unknown_names("servers", servers, SERVERS)
     with TemporaryDirectory(prefix="fedraa-link-") as name:
         undisturbed = run(Experiment(**FIELDS, engine="local", out=Path(name) / "run")).directory
-        present = {(row.number, row.fault, row.server) for row in read_rows(out, Row)}
-        for number, fault, server in product(range(runs), faults, servers):
-            if (number, fault, server) not in present:
-                row = make_run(fault, server, number, undisturbed)
-                add_row(out, row)
-                print_line(str(row))
+        cases = [(fault, server, number) for number, fault, server in product(range(runs), faults, servers)]
+        add_missing_rows(out, ("fault", "server", "number"), cases, partial(make_run, undisturbed=undisturbed))
     Console().print(make_table(read_rows(out, Row)))
 
 

@@ -1,12 +1,14 @@
 """Tables of results in CSV files."""
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
+
+from fedraa.cli.console import print_line
 
 RowT = TypeVar("RowT")
 
@@ -19,6 +21,25 @@ def add_row(out: Path, row: Any) -> None:
         if is_new:
             writer.writeheader()
         writer.writerow(asdict(row))
+
+
+def add_missing_rows(
+    out: Path, columns: Sequence[str], cases: Iterable[tuple[Any, ...]], make_row: Callable[..., Any]
+) -> None:
+    """Append a row for each case that a CSV file does not contain yet, and print it.
+
+    Args:
+        out: The CSV file.
+        columns: The columns that identify a row.
+        cases: The values of these columns, in the same order.
+        make_row: Returns the row of a case, a dataclass object. Its arguments are the values of the case.
+    """
+    present = {tuple(row[column] for column in columns) for row in read_table(out)}
+    for case in cases:
+        if tuple(map(str, case)) not in present:
+            row = make_row(*case)
+            add_row(out, row)
+            print_line(str(row))
 
 
 def read_rows(out: Path, kind: type[RowT]) -> list[RowT]:

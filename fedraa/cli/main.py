@@ -21,6 +21,7 @@ from fedraa.cli.status_line import LOADING, add_progress_bar, show_status_line
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions, StopOptions
+from fedraa.config.usual_names import suggest_name
 from fedraa.errors import InputError, no_effect_error
 from fedraa.quick_imports import quick_imports
 from fedraa.waiting import Waiting
@@ -377,7 +378,19 @@ def _prestart_ray(options: ClusterOptions, clients: int, waiting: Waiting | None
 
 
 def _parse_arguments(arguments: Sequence[str]) -> Command:
-    return parse_command(COMMANDS, arguments, DESCRIPTION)
+    command = parse_command(COMMANDS, arguments, DESCRIPTION)
+    if isinstance(command, Submit):
+        _check_submitted(command.command)
+    return command
+
+
+def _check_submitted(words: Sequence[str]) -> None:
+    """Raise InputError unless the words of `submit` begin with a command."""
+    if not words:
+        raise InputError("command", "it is missing", hint="give it after --, as in fedraa submit -- run --time 1")
+    if words[0] not in COMMANDS:
+        hint = suggest_name(words[0], list(COMMANDS)) or "see fedraa --help"
+        raise InputError(words[0], "there is no such command of fedraa", hint=hint)
 
 
 if __name__ == "__main__":

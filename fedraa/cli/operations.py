@@ -74,8 +74,6 @@ class Submit:
         from actors.cluster.submit import submit_command
         from fedraa.cli.console import print_line
 
-        if not self.command:
-            raise InputError("command", "it is missing", hint="give it after --, as in fedraa submit -- run --time 1")
         submit_command(self.command, self.address, self.working_dir, print_line)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from functools import partial
 from inspect import signature
-from itertools import dropwhile, takewhile
+from itertools import takewhile
 from typing import Annotated, Any, Union
 
 import tyro
@@ -53,8 +53,6 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
     _answer_help(commands, arguments)
     if name in commands:
         _refuse_twice(arguments)
-    if name == "submit":
-        _check_submitted(commands, arguments)
     subcommands = []
     for command_name, command in commands.items():
         path = None
@@ -82,14 +80,6 @@ def _answer_help(commands: Commands, arguments: Sequence[str]) -> None:
     if words and words[0] in commands and not HELP_FLAGS.isdisjoint(words):
         show_help(words[0], commands[words[0]], all_options=HELP_ALL in words)
         raise SystemExit(0)
-
-
-def _check_submitted(commands: Commands, arguments: Sequence[str]) -> None:
-    """Raise InputError if `fedraa submit -- WORD` names no command."""
-    name = next(iter([*dropwhile(lambda word: word != "--", arguments)][1:]), None)
-    if name is not None and name not in commands:
-        hint = suggest_name(name, list(commands)) or "see fedraa --help"
-        raise InputError(name, "there is no such command of fedraa", hint=hint)
 
 
 def _refuse_twice(arguments: Sequence[str]) -> None:

@@ -210,7 +210,7 @@ class RunSpec:
         them, but at a smaller rate, so that the sum of their deltas is as large as that of any other layer. It does not
         apply to embeddings, whose rate may not depend on the share.
         """
-        return self.traced.uncut_layers() if self.scales_rate else None
+        return self.traced.uncut_layers() if self.scales_rate and self.method.asynchronous else None
 
     @property
     def kept_models(self) -> KeptModels | None:

@@ -57,13 +57,13 @@ class Comparison(pd.DataFrame):
         groups = plain.groupby("method", sort=False)
         columns = [name for name in (self.main_metric, *SUMMARISED) if name in plain.columns]
         # A mean of only the seeds with a value would hide that the others diverged.
-        means = groups[columns].agg(_mean_or_nan)
+        means = groups[columns].agg(_mean_of_all)
         table = means.assign(seeds=groups.size()).to_html(float_format="{:.4g}".format)
         png = base64.b64encode((self.folder / self.picture).read_bytes()).decode()
         title = escape(f"{self.main_metric} over time")
         return f'{paragraphs}{table}<img alt="{title}" style="max-width: 100%" src="data:image/png;base64,{png}">'
 
 
-def _mean_or_nan(values: pd.Series) -> float:
+def _mean_of_all(values: pd.Series) -> float:
     """Return the mean; NaN if a value is NaN."""
     return float(values.mean(skipna=False))

@@ -228,7 +228,10 @@ MUTANTS: list[Mutant] = [
         "fedraa/ledger/async_ledger.py",
         ("Staleness(version - dispatch.version,", "Staleness(self.step - dispatch.step,", RAA),
     ),
-    *_in("fedraa/engine/run_spec.py", ("uncut_layers() if self.scales_rate else None", "uncut_layers()", QUILT)),
+    *_in(
+        "fedraa/engine/run_spec.py",
+        ("if self.scales_rate and self", "if self", QUILT),
+    ),
     *_in("fedraa/submodels/traced.py", ("if name not in cut and not isinstance", "if not isinstance", QUILT)),
     *_in(
         "fedraa/methods/fed_quilt.py",

@@ -1,4 +1,4 @@
-"""A narrow vision transformer, for the race on digits."""
+"""The vision transformer of the race's setting `transformer`."""
 
 from fedraa.models.vit import VisionTransformer
 

@@ -6,7 +6,8 @@ import pytest
 from refusals import refuses
 
 from benchmarks.system import chaos_matrix, chaos_table, fault_counts, faults, link_faults
-from benchmarks.system.faults import FAULTS, Engine, Row, add_row, main, read_rows
+from benchmarks.system.faults import FAULTS, Engine, Row, main
+from benchmarks.system.rows import add_row, read_rows
 
 FAULT = next(iter(FAULTS))
 

@@ -28,6 +28,7 @@ from fedraa.config.usual_names import USUAL_COMMANDS, USUAL_NAMES
         ("submit", "command", "fedraa submit -- run"),
         ("submit -- python train.py", "python", "fedraa --help"),
         ("submit -- rnu --updates 3", "rnu", "run?"),
+        ("submit rnu", "rnu", "run?"),
         ("rnu --updates 3", "rnu", "run?"),
         ("zzz", "zzz", "fedraa --help"),
         ("compare fedavg --terms equl", "terms", "equal, paper, tuned"),
