@@ -15,8 +15,8 @@ from fedraa.messages import Floats
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
 # The smallest number of local steps, if the user sets none and all clients have the same label frequencies.
 DEFAULT_MINIMUM = 15
-# If the label frequencies differ, the smallest number of local steps is between SHORTEST and DEFAULT_MINIMUM. An
-# adaptive learning rate needs two steps, because it compares the two halves of a task.
+# A task has at least this number of local steps, also if the client's data are a single minibatch. An adaptive learning
+# rate compares the two halves of a task. It would never change if all tasks had one step.
 SHORTEST = 2
 
 
@@ -28,7 +28,7 @@ class AutoSteps:
 
     Attributes:
         minimum: The smallest number of local steps. None means 15 times the overlap of the clients' labels (from 0 to
-            1), but at least two steps and at most one pass over the client's data.
+            1), but at most one pass over the client's data, and at least two steps.
         kappa: Computing time of a task as a multiple of its sending time.
     """
 
@@ -60,7 +60,7 @@ class AutoSteps:
             overlap: The overlap of the clients' labels, from 0 to 1, which `measure_label_overlap` returns.
         """
         if self.minimum is None:
-            return np.minimum(max(SHORTEST, round(DEFAULT_MINIMUM * overlap)), whole)
+            return np.maximum(SHORTEST, np.minimum(round(DEFAULT_MINIMUM * overlap), whole))
         return np.full_like(whole, self.minimum)
 
     def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64], overlap: float) -> npt.NDArray[np.int64]:

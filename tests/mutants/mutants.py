@@ -324,7 +324,8 @@ MUTANTS: list[Mutant] = [
         "fedraa/client/auto_steps.py",
         ("np.rint(self.kappa * move / step)", "np.rint(self.kappa * step / move)", AUTO),
         ("DEFAULT_MINIMUM = 15", "DEFAULT_MINIMUM = 20", AUTO),
-        ("round(DEFAULT_MINIMUM * overlap)), whole)", "round(DEFAULT_MINIMUM / overlap)), whole)", AUTO),
+        ("round(DEFAULT_MINIMUM * overlap), whole)", "round(DEFAULT_MINIMUM / overlap), whole)", AUTO),
+        ("np.maximum(SHORTEST, np.minimum", "np.maximum(1, np.minimum", AUTO),
     ),
     *_in(
         "schedulers/greedy.py",

@@ -228,6 +228,12 @@ def test_a_resumed_run_has_the_same_rates(tmp_path: Path, method: str) -> None:
     assert rates.tolist() == resumed.events.query("kind == 'dispatch'").lr.tolist()
 
 
+def test_the_rate_also_adapts_if_each_client_has_a_single_minibatch(tmp_path: Path) -> None:
+    """60 clients have 23 or 24 samples each. A minibatch has 32, so a pass is one step."""
+    history = fl.run(**DIGITS | {"clients": 60, "batch_size": 32}, method="fed-quilt", updates=300, out=tmp_path / "run")
+    assert history.events.query("kind == 'dispatch'").lr.nunique() > 3
+
+
 @pytest.mark.slow
 def test_the_rate_does_not_depend_on_its_start(tmp_path: Path) -> None:
     last = []
