@@ -15,9 +15,12 @@ from fedraa.messages import Floats
 _TEXT = re.compile(r"auto(?::(?P<minimum>[1-9]\d*)(?::(?P<kappa>\d+(?:\.\d+)?))?)?")
 # The smallest number of local steps, if the user sets none and all clients have the same label frequencies.
 DEFAULT_MINIMUM = 15
-# A task has at least this number of local steps, also if the client's data are a single minibatch. An adaptive learning
-# rate compares the two halves of a task. It would never change if all tasks had one step.
+# The smallest number of local steps, however much the label frequencies differ. An adaptive learning rate compares the
+# two halves of a task. It would never change if all tasks had one step.
 SHORTEST = 2
+# A client with fewer samples than this share of the mean may have tasks of one step. The two halves of a task on a few
+# samples always have a cosine near 1. Many such clients would let the learning rate grow too far.
+FEW_SAMPLES = 0.5
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,8 @@ class AutoSteps:
 
     Attributes:
         minimum: The smallest number of local steps. None means 15 times the overlap of the clients' labels (from 0 to
-            1), but at most one pass over the client's data, and at least two steps.
+            1), but at most one pass over the client's data. Tasks of clients with at least half of the mean number of
+            samples have at least two steps.
         kappa: Computing time of a task as a multiple of its sending time.
     """
 
@@ -52,18 +56,24 @@ class AutoSteps:
             return cls(kappa=kappa)
         return cls(int(match["minimum"]), kappa)
 
-    def minimum_steps(self, whole: npt.NDArray[np.int64], overlap: float) -> npt.NDArray[np.int64]:
+    def minimum_steps(
+        self, whole: npt.NDArray[np.int64], overlap: float, size: Floats | float = 1.0
+    ) -> npt.NDArray[np.int64]:
         """Return the smallest number of local steps of each task.
 
         Args:
             whole: Number of minibatches in one pass over the client's data.
             overlap: The overlap of the clients' labels, from 0 to 1, which `measure_label_overlap` returns.
+            size: The client's number of samples divided by the mean number of all clients.
         """
         if self.minimum is None:
-            return np.maximum(SHORTEST, np.minimum(round(DEFAULT_MINIMUM * overlap), whole))
+            longest = np.where(size < FEW_SAMPLES, whole, np.maximum(SHORTEST, whole))
+            return np.minimum(max(SHORTEST, round(DEFAULT_MINIMUM * overlap)), longest)
         return np.full_like(whole, self.minimum)
 
-    def count(self, move: Floats, step: Floats, whole: npt.NDArray[np.int64], overlap: float) -> npt.NDArray[np.int64]:
+    def count(
+        self, move: Floats, step: Floats, whole: npt.NDArray[np.int64], overlap: float, size: Floats
+    ) -> npt.NDArray[np.int64]:
         """Return the number of local steps H for arrays of tasks.
 
         Args:
@@ -71,5 +81,7 @@ class AutoSteps:
             step: Time of one minibatch, in the same unit.
             whole: Number of minibatches in one pass over the client's data.
             overlap: The overlap of the clients' labels, from 0 to 1.
+            size: The client's number of samples divided by the mean number of all clients.
         """
-        return np.maximum(self.minimum_steps(whole, overlap), np.rint(self.kappa * move / step)).astype(np.int64)
+        minimum = self.minimum_steps(whole, overlap, size)
+        return np.maximum(minimum, np.rint(self.kappa * move / step)).astype(np.int64)

@@ -363,7 +363,8 @@ class CostModel(Stateful):
         move = self.fleet.cost(self.load(widths, 0.0, *self.moved_bytes(widths)), clients)
         start = self.fleet.cost(Load(0.0, 0.0, 0.0), clients)
         step = self.fleet.cost(self.load(widths, batch, 0.0, 0.0), clients) - start
-        return auto.count(move, step, self._local.count_minibatches(shards), self._label_overlap)
+        whole = self._local.count_minibatches(shards)
+        return auto.count(move, step, whole, self._label_overlap, shards / self._mean_size)
 
     def _trained_cost(self, widths: Widths) -> Cost:
         """Return the cost of a submodel. For a split model, return the cost of the client's part."""

@@ -324,8 +324,9 @@ MUTANTS: list[Mutant] = [
         "fedraa/client/auto_steps.py",
         ("np.rint(self.kappa * move / step)", "np.rint(self.kappa * step / move)", AUTO),
         ("DEFAULT_MINIMUM = 15", "DEFAULT_MINIMUM = 20", AUTO),
-        ("round(DEFAULT_MINIMUM * overlap), whole)", "round(DEFAULT_MINIMUM / overlap), whole)", AUTO),
-        ("np.maximum(SHORTEST, np.minimum", "np.maximum(1, np.minimum", AUTO),
+        ("round(DEFAULT_MINIMUM * overlap)), longest)", "round(DEFAULT_MINIMUM / overlap)), longest)", AUTO),
+        ("np.maximum(SHORTEST, whole)", "whole", AUTO),
+        ("size < FEW_SAMPLES", "size <= FEW_SAMPLES", AUTO),
     ),
     *_in(
         "schedulers/greedy.py",

@@ -230,7 +230,9 @@ def test_a_resumed_run_has_the_same_rates(tmp_path: Path, method: str) -> None:
 
 def test_the_rate_also_adapts_if_each_client_has_a_single_minibatch(tmp_path: Path) -> None:
     """60 clients have 23 or 24 samples each. A minibatch has 32, so a pass is one step."""
-    history = fl.run(**DIGITS | {"clients": 60, "batch_size": 32}, method="fed-quilt", updates=300, out=tmp_path / "run")
+    history = fl.run(
+        **DIGITS | {"clients": 60, "batch_size": 32}, method="fed-quilt", updates=300, out=tmp_path / "run"
+    )
     assert history.events.query("kind == 'dispatch'").lr.nunique() > 3
 
 

@@ -75,7 +75,20 @@ def test_short_tasks_are_shorter_if_the_labels_of_clients_differ(tmp_path: Path)
     # A task of one step has no halves whose directions could be compared.
     assert AutoSteps().minimum_steps(np.array([1, 40]), 0.0).tolist() == [2, 2]
     assert AutoSteps().minimum_steps(np.array([1, 4, 40]), 1.0).tolist() == [2, 4, 15]
+    # Clients with less than half of the mean number of samples may have tasks of one step.
+    assert AutoSteps().minimum_steps(np.array([1, 1, 40]), 1.0, np.array([0.49, 0.5, 0.4])).tolist() == [1, 2, 15]
     assert AutoSteps(minimum=4).minimum_steps(np.array([1, 40]), 0.0).tolist() == [4, 4]
+
+
+def test_only_clients_with_few_samples_have_tasks_of_one_step(tmp_path: Path) -> None:
+    """A class has 8, 12 or 40 samples, and a client has one class. The mean is 20, and a minibatch has 40 samples."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(70, 3)).astype(np.float32), np.repeat([0, 1, 2, 0], [8, 12, 40, 10])
+    data = Dataset("unequal", x[:60], y[:60], x[60:], y[60:], 3)
+    settings = {"method": "fed-quilt", "fragments": 2, "hidden": (8,), "clients": 3, "batch_size": 40}
+    run = build_run(Experiment(**settings, partition="labels(per_client=1)", engine="local"), dataset=data)
+    steps = {int(size): make_cost_model(run).steps((4,), client) for client, size in enumerate(run.data.sizes)}
+    assert steps == {8: 1, 12: 2, 40: 2}
 
 
 def test_what_auto_says() -> None:
