@@ -77,15 +77,12 @@ def show_plan(
 
     totals: Totals | None
     if not schedule.scheduled:
-        draw_tasks, make_outlook = draw_rounds, rounds_outlook
-        if schedule.asynchronous:
-            draw_tasks, make_outlook = draw_sampled, sampled_outlook
-        rounds, tasks = draw_tasks(spec)
+        rounds, tasks = draw_sampled(spec) if schedule.asynchronous else draw_rounds(spec)
         first = next(part for part in rounds if part.total)
         energies = first.energies.tolist()
         print_table(shapes_table(spec, tasks, first.total))
         print_table(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
-        outlook, totals = make_outlook(spec, rounds)
+        outlook, totals = (sampled_outlook if schedule.asynchronous else rounds_outlook)(spec, rounds)
     else:
         planner = make_planner(spec)
         print_table(fragments_table(spec))
