@@ -1,5 +1,6 @@
 """Errors with a field, a value, the expected values and the next step."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -195,6 +196,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def read_failure(error: BaseException) -> str:
+    """Return the reason why a file cannot be read, without the path of the file, which the message already has."""
+    return getattr(error, "strerror", None) or first_line(error)
+
+
 def locate_error(error: Exception, place: str) -> InputError:
     """Return an InputError that names the data set, file or client (`place`) of an error.
 
@@ -206,6 +212,23 @@ def locate_error(error: Exception, place: str) -> InputError:
     if not isinstance(error, ValueError):
         text = f"{type(error).__name__}: {text}"
     return InputError(place, text)
+
+
+def locate_in_dataset(error: Exception, name: str) -> InputError:
+    """Return an InputError that names the data set of an error.
+
+    If the error names a file of the data set, its field gets the prefix `dataset` without the name of the data set,
+    because this name contains the path.
+
+    Args:
+        error: The error.
+        name: The name of the data set, such as `folder:PATH` or `csv('PATH')`.
+    """
+    quoted = re.search(r"""["'](.+?)["']""", name)
+    path = quoted[1] if quoted else name.partition(":")[2] or name
+    if isinstance(error, InputError) and re.match(rf"{re.escape(path.rstrip('/'))}([\s/:]|$)", error.field):
+        return error.with_field(f"dataset: {error.field}")
+    return locate_error(error, f"dataset {name!r}")
 
 
 def plain_text(value: object) -> str:

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedraa.errors import InputError, first_line
+from fedraa.errors import InputError, read_failure
 
 
 def open_regular_file(path: Path) -> BinaryIO:
@@ -35,7 +35,7 @@ def read_csv_frame(field: str, path: Path) -> Any:
         refuse_irregular_file(path)
         return pd.read_csv(path)
     except (OSError, ValueError) as error:
-        raise InputError(field, f"it cannot be read as CSV: {first_line(error)}") from error
+        raise InputError(field, f"it cannot be read as CSV: {read_failure(error)}") from error
 
 
 def refuse_irregular_file(path: Path) -> None:

@@ -35,7 +35,9 @@ def join_cluster(address: str) -> None:
     check_reachable(address)
     token = find_open_token()
     if token is not None:
-        logger.warning("other users of this machine can read the token of the cluster; run: chmod 600 %s", token)
+        logger.warning(
+            "address: other users of this machine can read the token of the cluster; run: chmod 600 %s", token
+        )
     raylet_died = InputError(
         "address", "the raylet of this node died while this process connected to it", hint="start it again"
     )

@@ -101,7 +101,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                     raise RunFailed("cluster", str(lost), hint=hint) from None
                 restarts -= 1
                 resume = True
-                logger.warning("%s; the run resumes on a new cluster; restarts left: %d", lost, restarts)
+                logger.warning("cluster: %s; the run resumes on a new cluster; restarts left: %d", lost, restarts)
 
 
 def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
@@ -156,7 +156,7 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
                 if deaths == MAX_DEATHS:
                     wrong += f", {MAX_DEATHS} times without a new checkpoint"
                     raise RunFailed("server", wrong, hint=f"resume with: {resume_command(spec, directory)}") from None
-                logger.warning("%s; it is started again from %s", wrong, newest or "the beginning")
+                logger.warning("server: %s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(spec.make_start(directory, resumed=True))
             except ConnectionError:
                 if ray.is_initialized():

@@ -106,7 +106,7 @@ def _start_cluster(cpus: int) -> Iterator[None]:
                     f"Ray did not start in {attempt} attempts; the last error is: {wrong}",
                     hint="try again when the machine is less busy, or choose --engine local",
                 )
-            logger.warning("Ray did not start: %s; next attempt: %d of %d", wrong, attempt + 1, attempts)
+            logger.warning("engine: Ray did not start: %s; next attempt: %d of %d", wrong, attempt + 1, attempts)
             time.sleep(RETRY_PAUSE_SECONDS)
 
 

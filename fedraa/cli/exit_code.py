@@ -1,5 +1,6 @@
 """The exit code of a command, and the line that it prints about an error."""
 
+import logging
 import signal
 import sys
 import warnings
@@ -22,9 +23,19 @@ def interrupt_on_sigterm() -> Iterator[None]:
         yield
 
 
+class _LoggedWarnings(logging.Handler):
+    """A handler that prints each warning in the log as one line, like a RunWarning."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"fedraa: warning: {record.getMessage()}\n")
+
+
 @contextmanager
 def warnings_in_sentences() -> Iterator[None]:
-    """Print each RunWarning in the block as one line, without the code that issued it."""
+    """Print each RunWarning in the block as one line, without the code that issued it.
+
+    Warnings that the code for Ray logs are printed in the same form, unless logging is configured.
+    """
     show = warnings.showwarning
 
     def show_sentence(
@@ -40,9 +51,16 @@ def warnings_in_sentences() -> Iterator[None]:
         else:
             show(message, category, filename, lineno, file, line)
 
+    logger = logging.getLogger("actors")
+    handler = _LoggedWarnings(logging.WARNING)
+    if not logger.hasHandlers():
+        logger.addHandler(handler)
     with warnings.catch_warnings():
         warnings.showwarning = show_sentence
-        yield
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
 
 
 def _raise_interrupt() -> None:

@@ -13,15 +13,10 @@ from rich.table import Table
 from fedraa.cli.console import print_line, print_table
 from fedraa.cli.plan_cluster import cluster_lines
 from fedraa.cli.plan_data import show_data
-from fedraa.cli.plan_outlook import (
-    Totals,
-    async_outlook,
-    first_round,
-    rounds_outlook,
-    sampled_outlook,
-    spread_by_rank,
-)
+from fedraa.cli.plan_outlook import async_outlook, draw_sampled, sampled_outlook
 from fedraa.cli.plan_privacy import privacy_lines
+from fedraa.cli.plan_rounds import draw_rounds, rounds_outlook
+from fedraa.cli.plan_tasks import Totals, spread_by_rank
 from fedraa.components.text import is_foreign, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet
@@ -82,12 +77,12 @@ def show_plan(
 
     totals: Totals | None
     if not schedule.scheduled:
-        first = first_round(spec)
-        tasks, energies = first.tasks, first.energies
+        rounds, tasks = draw_sampled(spec) if schedule.asynchronous else draw_rounds(spec)
+        first = next(part for part in rounds if part.total)
+        energies = first.energies.tolist()
         print_table(shapes_table(spec, tasks, first.total))
         print_table(devices_table(spec.fleet, {"task": round_costs(spec, tasks)}))
-        make_outlook = sampled_outlook if schedule.asynchronous else rounds_outlook
-        outlook, totals = make_outlook(spec, first)
+        outlook, totals = (sampled_outlook if schedule.asynchronous else rounds_outlook)(spec, rounds)
     else:
         planner = make_planner(spec)
         print_table(fragments_table(spec))
@@ -103,7 +98,7 @@ def show_plan(
         if schedule.asynchronous:
             outlook, totals = async_outlook(spec, planner)
         else:
-            outlook, totals = rounds_outlook(spec, first_round(spec))
+            outlook, totals = rounds_outlook(spec, draw_rounds(spec)[0])
     for line in (*describe_frozen_base(spec, tasks), *describe_tasks(spec)):
         print_line(line)
     if energies:

@@ -4,7 +4,8 @@ from math import inf
 
 import numpy as np
 
-from fedraa.cli.plan_outlook import MAX_SIMULATED, first_ledger, make_task_cost
+from fedraa.cli.plan_outlook import first_ledger, make_task_cost
+from fedraa.cli.plan_tasks import MAX_SIMULATED
 from fedraa.engine.factories import make_planner
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec, participation_of

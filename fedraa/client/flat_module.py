@@ -1,5 +1,6 @@
 """Modules whose parameters are views of one flat buffer: one submodel, or several of the same shape."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 from weakref import proxy
@@ -151,6 +152,9 @@ class BatchedModule:
     """
 
     def __init__(self, module: nn.Module, height: int, device: torch.device) -> None:
+        # For some operators, such as attention on a CPU, vmap computes one row after the other. The results are the
+        # same, and only PyTorch can change this. PyTorch's warning asks the user to report it.
+        warnings.filterwarnings("ignore", "There is a performance drop .* the batching rule for", UserWarning)
         self.module = module.to(device).train()
         for part in module.modules():
             if isinstance(part, ImageConv2d):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedraa.submodels.flat import locate_parameters
+from fedraa.submodels.flat import find_layer_weights, locate_parameters
 
 # The learning rate falls if a task changes a weight matrix by more than this multiple of its norm.
 LARGEST_CHANGE = 1.0
@@ -24,8 +24,9 @@ class HalfwayCosine:
     - The cosine is at most log(LARGEST_CHANGE / r), because long steps may destroy a model before its cosine falls.
     - If r is below SMALLEST_CHANGE, the cosine is at least `target`, because noisy gradients lower the cosine.
 
-    A parameter with the shape [1, tokens, width] is not a weight matrix. It is added to activations, such as the
-    position embedding of a vision transformer, and is often near 0 at the start.
+    A parameter with the shape [1, tokens, width] is not a weight matrix, unless it belongs to a linear layer or a
+    convolution. It is added to activations, such as the position embedding of a vision transformer, and is often near 0
+    at the start.
 
     Args:
         steps: Number of local steps of each task. Several tasks can be trained together, as the rows of one stack.
@@ -41,10 +42,13 @@ class HalfwayCosine:
         self._halfway: dict[int, Tensor] = {}
         self._target = target
         self._embeddings = embeddings
+        layer_weights = find_layer_weights(module)
         self._matrices = [
             piece
             for parameter, piece in locate_parameters(module)
-            if parameter.dim() > 1 and piece not in embeddings and not _is_added(parameter)
+            if parameter.dim() > 1
+            and piece not in embeddings
+            and (parameter in layer_weights or not _is_added(parameter))
         ]
 
     def record(self, steps: int, weights: Tensor) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs, count_classes
 from fedraa.data.dataset import Dataset, Features, as_float32, require_finite
 from fedraa.data.sources.federated_dataset import FederatedDataset
-from fedraa.errors import InputError, first_line, locate_error
+from fedraa.errors import InputError, locate_error, read_failure
 from fedraa.reading import open_regular_file
 
 OWNERS = ("clients_train", "clients_test")
@@ -66,7 +66,7 @@ def _read_arrays(path: Path, field: str) -> dict[str, Array]:
         raise
     # NumPy and zipfile may raise any exception for a damaged file.
     except Exception as error:
-        raise InputError(field, f"it cannot be read ({first_line(error)})", hint=NPZ_HINT) from error
+        raise InputError(field, f"it cannot be read ({read_failure(error)})", hint=NPZ_HINT) from error
 
 
 def _looks_like_numpy(path: Path) -> bool:

@@ -31,7 +31,7 @@ from fedraa.data.sources.rows import ArrayRows, Rows, as_rows
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, first_not_finite, join_trees, map_tree, sample_shapes, take_rows
 from fedraa.data.validation_split import hold_back
-from fedraa.errors import InputError, locate_error
+from fedraa.errors import InputError, locate_error, locate_in_dataset
 from fedraa.rng import generator
 
 FEW = 1024
@@ -103,7 +103,7 @@ def _deal_without_validation(dataset: Dataset | FederatedDataset, how: DivisionS
     except Exception as error:
         if isinstance(error, InputError) and error.field.startswith(OPTIONS):
             raise
-        raise locate_error(error, f"dataset {dataset.name!r}") from error
+        raise locate_in_dataset(error, dataset.name) from error
 
 
 def _of_arrays(dataset: Dataset, how: DivisionSettings) -> Federated:

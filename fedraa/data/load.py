@@ -22,7 +22,7 @@ from fedraa.data.sources.files import read_csv, read_folder, read_hugging_face, 
 from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
-from fedraa.errors import InputError, locate_error, no_effect_error, suggest_closest
+from fedraa.errors import InputError, locate_in_dataset, no_effect_error, suggest_closest
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {
     "folder": read_folder,
@@ -132,9 +132,9 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
             return None
         return FILES[kind](path)
     except ValueError as error:
-        if str(error).startswith("dataset"):
+        if isinstance(error, InputError) and error.field.split()[0] == "dataset":
             raise
-        raise locate_error(error, f"dataset {name!r}") from None
+        raise locate_in_dataset(error, name) from None
 
 
 def _is_table(name: str) -> bool:

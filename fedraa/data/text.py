@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
-from fedraa.errors import InputError
+from fedraa.errors import InputError, read_failure
 from fedraa.reading import refuse_irregular_file
 
 VOCABULARY = 10_000
@@ -77,7 +77,7 @@ def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
         expected = f"AG News with the columns label (0 to {_CLASSES - 1}) and text"
         raise InputError(field, "there is no such file", expected=expected) from None
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise InputError(field, f"it cannot be read ({error})") from error
+        raise InputError(field, f"it cannot be read ({read_failure(error)})") from error
     if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
         raise InputError(field, "it lacks rows or labels", expected="rows, each with an integer label")
     # Without a copy, the array could be read-only.

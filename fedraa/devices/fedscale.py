@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.devices.availability import Availability, Spans
-from fedraa.errors import InputError
+from fedraa.errors import InputError, read_failure
 from fedraa.messages import Floats
 from fedraa.numbers import Positive
 from fedraa.reading import open_regular_file
@@ -92,7 +92,7 @@ def _read_devices(path: Path) -> dict[Any, Any]:
             devices = _Unpickler(stream).load()
     # A damaged pickle can raise any exception.
     except Exception as error:
-        raise InputError(str(path), f"it cannot be read as a pickle of numbers ({error})") from None
+        raise InputError(str(path), f"it cannot be read as a pickle of numbers ({read_failure(error)})") from None
     if not isinstance(devices, dict) or not devices:
         raise InputError(str(path), got=devices, expected="a dict of devices, as in FedScale")
     return devices

@@ -220,7 +220,7 @@ def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
     """
     choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_head)
     if choice is None:
-        problem = f"{directory} has no checkpoint, so the run starts again from the beginning"
+        problem = f"run: {directory} has no checkpoint, so the run starts again from the beginning"
         warnings.warn(problem, RunWarning, stacklevel=2)
         return
     changed_field = first_difference(choice.state[ASKED], pinned)
@@ -229,7 +229,7 @@ def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
         raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")
     if choice.skipped:
         listed = "; ".join(f"{name} {why}" for name, why in choice.skipped.items())
-        warnings.warn(f"{directory} resumes from {choice.path.name}: {listed}", RunWarning, stacklevel=2)
+        warnings.warn(f"run: {directory} resumes from {choice.path.name}: {listed}", RunWarning, stacklevel=2)
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:

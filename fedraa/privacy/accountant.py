@@ -151,8 +151,8 @@ def find_poisson_noise(epsilon: float, share: float, rounds: int, delta: float) 
 def _poisson_event(noise: float, share: float, rounds: int) -> Any:
     import dp_accounting
 
-    round = dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise))
-    return dp_accounting.SelfComposedDpEvent(round, rounds)
+    one_round = dp_accounting.PoissonSampledDpEvent(share, dp_accounting.GaussianDpEvent(noise))
+    return dp_accounting.SelfComposedDpEvent(one_round, rounds)
 
 
 def largest_squared(releases: Iterable[Iterable[int]]) -> int:

@@ -271,8 +271,8 @@ class RoundChecker(Checker[RoundLedger]):
         line.expect_value("t", self.clock.now)
         line.expect_value("round", self.ledger.step)
         line.expect_value("clients", self.ledger.reported)
-        round = self.ledger.step
-        self._coverage.check(line, round, self.ledger.close_round())
+        closed = self.ledger.step
+        self._coverage.check(line, closed, self.ledger.close_round())
         self.due = None
         self.clock.waiting.extend(self.ledger.begin_round(self.clock.now))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fedraa.engine.resume_guard import first_difference, pinned_settings
-from fedraa.errors import Damaged, Inconsistent
+from fedraa.errors import Damaged, Inconsistent, read_failure
 from fedraa.reading import open_regular_file, read_regular_file
 from fedraa.replay.resolved import FrozenBase
 from fedraa.rundir.checkpoint import ASKED, newest_first, read_head
@@ -72,7 +72,7 @@ def check_model(directory: Path, tensors: list[str], expected: str, base: Frozen
         parameters = [state[name].numpy() for name in sorted(tensors)]
     # PyTorch may raise any exception for a file of another format.
     except Exception as error:
-        raise Inconsistent(MODEL, f"the file cannot be read as the model of this run: {error}") from None
+        raise Inconsistent(MODEL, f"the file cannot be read as the model of this run: {read_failure(error)}") from None
     digest = hashlib.sha256(b"".join(parameter.tobytes() for parameter in parameters)).hexdigest()
     if digest != expected:
         problem = "the parameters have another digest than in the log"

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedraa.errors import Inconsistent
+from fedraa.errors import Inconsistent, read_failure
 from fedraa.reading import read_regular_file
 from fedraa.rundir.atomic_files import hash_file, write_text
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, MODEL, PARTITION, SEAL, SUMMARY
@@ -48,7 +48,9 @@ def _read_seal(directory: Path) -> dict[str, str]:
     try:
         text = read_regular_file(directory / SEAL).decode()
     except (OSError, ValueError) as error:
-        raise Inconsistent(SEAL, f"the file cannot be read, although the run has ended: {error}") from None
+        raise Inconsistent(
+            SEAL, f"the file cannot be read, although the run has ended: {read_failure(error)}"
+        ) from None
     digests = {match["name"]: match["digest"] for match in _LINE.finditer(text)}
     if not set(FILES) <= digests.keys() <= {*FILES, *OPTIONAL} or _seal_text(digests) != text:
         raise Inconsistent(SEAL, "it is damaged", expected=f"the digests of {', '.join(FILES)}")

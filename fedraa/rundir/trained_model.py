@@ -12,7 +12,7 @@ from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.config.sections import ProblemOptions
 from fedraa.data.transforms import make_transforms
-from fedraa.errors import InputError, one_line
+from fedraa.errors import InputError, one_line, read_failure
 from fedraa.models import build_model
 from fedraa.models.raw_input import RawInputModel
 from fedraa.models.wrappers import unwrap_module
@@ -114,7 +114,7 @@ def _load_parameters(module: nn.Module, path: Path) -> None:
             state = torch.load(stream, map_location="cpu", weights_only=True)
     # PyTorch may raise any exception for a damaged file.
     except Exception as error:
-        raise InputError("run", f"{path} cannot be read ({one_line(error)[:200]})", hint=RESTORE) from None
+        raise InputError("run", f"{path} cannot be read ({read_failure(error)[:200]})", hint=RESTORE) from None
     try:
         module.load_state_dict(state)
     except (RuntimeError, AttributeError, TypeError) as error:

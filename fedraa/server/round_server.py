@@ -223,6 +223,21 @@ class RoundServer(Stateful):
     def close_round(self, now: float) -> Iterable[int]:
         return self._end_round("deadline", now)
 
+    def skip_round(self, now: float) -> Iterable[int]:
+        """End the round as if all updates had arrived, without a change of the model. Return the next cohort.
+
+        A plan of a run draws the tasks of several rounds in this way.
+        """
+        for number in list(self.ledger.in_flight):
+            flight = self.task_table.in_flight.pop(number)
+            self.ledger.commit(number, loss=1.0, duration=now - flight.left)
+        unmoved = np.zeros_like(self.params)
+        with convert_errors("submodel", self._sampler):
+            self._sampler.close(self.params, unmoved, unmoved != 0, 0.0)
+        self.ledger.close_round()
+        self._reset_round()
+        return self.ledger.begin_round(now)
+
     def state(self) -> State:
         state = super().state() | {"in_flight": self.task_table.in_flight_state()}
         if self._paces is not None:

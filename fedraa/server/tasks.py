@@ -320,7 +320,10 @@ class TaskTable(Stateful):
 
 
 def lost_flops(flops: float, cost: float, elapsed: float) -> float:
-    """Return the FLOPs that a client has spent on a lost task.
+    """Return an estimate of the FLOPs that a client has spent on a lost task.
+
+    They grow evenly over the whole duration of the task. With slow links, the estimate is too high at first, because
+    the client trains only after it has received the model.
 
     Args:
         flops: The FLOPs of the task.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import numpy as np
 import torch
@@ -105,6 +105,13 @@ def trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
 def frozen_parameters(module: nn.Module) -> list[nn.Parameter]:
     """Return the parameters without requires_grad."""
     return [p for p in module.parameters() if not p.requires_grad]
+
+
+def find_layer_weights(module: nn.Module) -> set[nn.Parameter]:
+    """Return the parameters with two dimensions or more of linear layers and convolutions."""
+    kinds = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd)
+    layers = [layer for layer in module.modules() if isinstance(layer, kinds)]
+    return {p for p in chain.from_iterable(layer.parameters() for layer in layers) if p.dim() > 1}
 
 
 def view_as_tensor(array: np.ndarray) -> torch.Tensor:

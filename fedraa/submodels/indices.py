@@ -27,12 +27,12 @@ def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, .
     """
     if not ratios or min(ratios) <= 0 or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         raise InputError("ratios", got=tuple(ratios), expected="positive numbers that sum to 1")
-    return _divide_groups(traced, "ratios", ratios)
+    return _divide_groups(traced, ratios)
 
 
 def make_blocks(traced: Traced, count: int) -> tuple[IndexSet, ...]:
     """Return `count` fragments of about equal size. Each has one contiguous block of units from every group."""
-    return _divide_groups(traced, "count", [1 / count] * count)
+    return _divide_groups(traced, [1 / count] * count)
 
 
 def take_prefix(traced: Traced, ratio: float) -> IndexSet:
@@ -92,32 +92,27 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
     return total
 
 
-def _divide_groups(traced: Traced, field: str, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
+def _divide_groups(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:
     """Return an index set for each ratio. An index set has one block of units from every group.
 
     If a group is too small for this, each index set contains the whole group.
-
-    Args:
-        traced: The traced model.
-        field: The field that error messages name.
-        ratios: Fraction of the units for each index set.
     """
     per_group = []
-    empty = None
     for group in traced.groups:
         sizes = _largest_remainder(group.size, ratios)
         if min(sizes) == 0:
-            empty = empty or (group, sizes.index(0))
             per_group.append([np.arange(group.size)] * len(ratios))
         else:
             per_group.append([np.arange(a, b) for a, b in pairwise(np.cumsum([0, *sizes]))])
     parts = tuple(tuple(group[part] for group in per_group) for part in range(len(ratios)))
-    if empty and len(too_small(traced, parts)) == len(traced.groups):
-        group, part = empty
+    if traced.groups and len(too_small(traced, parts)) == len(traced.groups):
+        widest = max(traced.groups, key=lambda group: group.size)
+        fragment = _largest_remainder(widest.size, ratios).index(0)
         raise InputError(
-            field,
-            f"part {part} of {len(ratios)} would have none of the {group.size} units of group {group.name!r}",
-            expected="fewer parts, or parts of more equal size",
+            "fragments",
+            f"fragment {fragment} of {len(ratios)} would have none of the {widest.size} units of group "
+            f"{widest.name!r}, the widest group",
+            expected="fewer fragments, or ratios that are more equal",
         )
     return parts
 

@@ -62,7 +62,7 @@ def test_who_does_not_fit_is_waited_for_while_the_others_work(
     with caplog.at_level(logging.WARNING):
         history = run(experiment(resources=groups, placement="spread", out=tmp_path / "run"))
     same(history.directory, undisturbed)
-    assert re.search(r"\d of 4 workers .* 1 CPU or 5 CPU", caplog.text)
+    assert re.search(r"workers: \d of 4 .* 1 CPU or 5 CPU", caplog.text)
 
 
 def test_nodes_read_the_data_themselves(undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

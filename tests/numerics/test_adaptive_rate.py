@@ -80,6 +80,13 @@ def test_a_parameter_that_is_added_to_activations_does_not_limit_the_cosine() ->
     assert cosine_of_path([1.0, 0.0, 3.0, 4.0], [2.0, 0.0, 3.0, 4.4], [2.0, 0.0, 3.0, 4.2], Positions()) == -0.05
 
 
+def test_a_convolution_with_one_output_channel_limits_the_cosine() -> None:
+    convolution = nn.Conv1d(1, 1, 2, bias=False)
+    assert convolution.weight.shape == (1, 1, 2)
+    # The weights have the norm 5 and change by 10, in a straight line.
+    assert cosine_of_path([3.0, 4.0], [3.0, 9.0], [3.0, 14.0], convolution) == pytest.approx(-math.log(2))
+
+
 def test_a_single_step_and_a_path_that_stands_still_have_no_cosine() -> None:
     module = nn.Linear(3, 1, bias=False)
     single = HalfwayCosine([1], -0.05, module)

@@ -293,6 +293,17 @@ def test_bytes(method: str, flags: dict[str, Any], down: int, up: int) -> None:
         ({"method": "ist", "clients": 6}, "clients", 6, "group '1' has only 5"),
         ({"method": "shuffled-kernels", "capacities": (1.0, 0.15)}, "capacities", 0.15, "group '1' has only 5"),
         ({"method": "shuffled", "capacities": (0.01,)}, "capacities", 0.01, "44"),
+        # The smallest weight matrix has 15 values. A client would train less than one of them.
+        ({"method": "shuffled", "capacities": (0.05,)}, "capacities", 0.05, "15 weights of '1.weight'"),
+        ({"method": "bernoulli", "capacities": (1.0, 0.05)}, "capacities", 0.05, "15 weights of '1.weight'"),
+        (
+            {"method": "oap", "capacities": (0.05,), "override": {"submodel.parts": 20}},
+            "capacities",
+            0.05,
+            "15 weights of '1.weight'",
+        ),
+        ({"method": "subdismo", "override": {"submodel.parts": 16}}, "submodel.parts", 16, "15 weights of '1.weight'"),
+        ({"method": "ra-fed", "override": {"submodel.parts": 16}}, "submodel.parts", 16, "15 weights of '1.weight'"),
         ({"method": "oap", "capacities": (1.0, 0.6)}, "capacities", 0.6, "0.75"),
         ({"method": "heterofl", "capacities": ()}, "capacities", (), "over 0"),
     ],
@@ -302,6 +313,19 @@ def test_option_that_the_model_does_not_fit_is_refused_before_the_start(
 ) -> None:
     with refuses(field, shown, got=got):
         spec(**flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"method": "shuffled", "capacities": (1 / 15,)},
+        {"method": "bernoulli", "capacities": (1 / 15,)},
+        {"method": "subdismo", "override": {"submodel.parts": 15}},
+        {"method": "ra-fed", "override": {"submodel.parts": 15}},
+    ],
+)
+def test_a_mask_with_one_weight_of_the_smallest_layer_is_accepted(flags: dict[str, Any]) -> None:
+    spec(**flags)
 
 
 def test_ist_goes_by_the_clients_of_a_round() -> None:

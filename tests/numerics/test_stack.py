@@ -1,5 +1,6 @@
 """Tasks that are trained as one batched computation: the other tasks do not change the result of a task."""
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from refusals import refuses
 from torch import nn
 
 from fedraa.client import LocalTraining, Work
+from fedraa.client.flat_module import BatchedModule
 from fedraa.client.trainer import Trainer
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
@@ -57,6 +59,29 @@ def work(
     mask = rng.random(start.size) < 0.6 if masked else None
     task = Task(client, client, 3, 0, 0, 0, widths, 0.3 * buffers.pop("params"), 0.1, 1.0, mask=mask, extras=buffers)
     return Work(task, *SHARDS[client])
+
+
+class Attention(nn.Module):
+    """A layer of attention, for which torch.func.vmap has no batching rule on a CPU. It issues a custom warning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        warnings.warn("a warning of the model", UserWarning, stacklevel=1)
+        tokens = self.line(x)[:, None, None]
+        attended: torch.Tensor = nn.functional.scaled_dot_product_attention(tokens, tokens, tokens)
+        return attended[:, 0, 0]
+
+
+def test_only_the_warning_about_missing_batching_rules_is_silent() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = BatchedModule(Attention(), 2, torch.device("cpu"))
+        logits = model.forward(torch.ones(2, 3, FEATURES))
+        model.backward(model.loss(logits, logits, torch.zeros(2, 3, dtype=torch.int64)))
+    assert [str(warning.message) for warning in caught] == ["a warning of the model"]
 
 
 @pytest.mark.parametrize("masked", [False, True])

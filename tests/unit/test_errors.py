@@ -1,10 +1,20 @@
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pytest
 from refusals import refuses
 
-from fedraa.errors import InputError, RunFailed, StructuredError, closest_name, first_line, suggest_closest
+from fedraa.errors import (
+    InputError,
+    RunFailed,
+    StructuredError,
+    closest_name,
+    first_line,
+    locate_in_dataset,
+    suggest_closest,
+)
+from fedraa.reading import read_csv_frame
 
 
 @pytest.mark.parametrize(
@@ -84,3 +94,25 @@ def test_closest_is_a_name_with_nearly_the_same_letters(word: str, close: str | 
 )
 def test_first_line_of_a_message_or_its_class(error: Exception, line: str) -> None:
     assert first_line(error) == line
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "located"),
+    [
+        ("t.csv", "t.csv line 3", "dataset: t.csv line 3"),
+        ("csv('t.csv', drop=('a',))", "t.csv", "dataset: t.csv"),
+        ("folder:cats", "cats/train/x.png", "dataset: cats/train/x.png"),
+        ("folder:cats/", "cats/train", "dataset: cats/train"),
+        ("t.csv", "target", "dataset 't.csv': target"),
+        ("x", "x_train row 3", "dataset 'x': x_train row 3"),
+        ("csv('a.csv', test='b.csv')", "b.csv", "dataset \"csv('a.csv', test='b.csv')\": b.csv"),
+    ],
+)
+def test_an_error_in_a_file_of_a_data_set_names_the_file_once(name: str, field: str, located: str) -> None:
+    assert locate_in_dataset(InputError(field, "it is empty"), name).field == located
+
+
+def test_the_reason_of_a_failed_read_has_no_path(tmp_path: Path) -> None:
+    with refuses("compute", "No such file") as caught:
+        read_csv_frame("compute", tmp_path / "absent.csv")
+    assert "absent" not in str(caught.value)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.tree import Array
-from fedraa.errors import InputError, locate_error
+from fedraa.errors import InputError, locate_error, read_failure
 from fedraa.reading import read_regular_file
 
 Convert = Callable[[list[Any], list[Any]], tuple[Any, Any]]
@@ -100,7 +100,7 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(read_regular_file(path))
     except (OSError, ValueError) as error:
-        raise InputError(str(path), f"it cannot be read as JSON ({error})") from None
+        raise InputError(str(path), f"it cannot be read as JSON ({read_failure(error)})") from None
     if not isinstance(data, dict) or not isinstance(data.get("users"), list) or "user_data" not in data:
         raise InputError(str(path), "it is not a file of LEAF", expected="a dict with users, num_samples and user_data")
     return data

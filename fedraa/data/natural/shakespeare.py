@@ -17,7 +17,7 @@ from fedraa.data.natural.tables import find_tables, read_tables
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import Rows
 from fedraa.data.tree import Array
-from fedraa.errors import InputError
+from fedraa.errors import InputError, read_failure
 from fedraa.reading import read_regular_file
 
 GET = "hf download flwrlabs/shakespeare --repo-type dataset --local-dir shakespeare, or preprocess.sh of LEAF"
@@ -141,7 +141,7 @@ def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], li
     try:
         plays = read_regular_file(path).decode().replace("\r\n", "\n")
     except (OSError, ValueError) as error:
-        raise InputError(str(path), f"it cannot be read as text ({error})") from None
+        raise InputError(str(path), f"it cannot be read as text ({read_failure(error)})") from None
     speeches: dict[str, list[str]] = defaultdict(list)
     for speech in _SPEECH.finditer(plays):
         speeches[speech["role"]].append(speech["text"])

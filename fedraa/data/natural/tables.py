@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedraa.errors import InputError, first_line
+from fedraa.errors import InputError, read_failure
 from fedraa.reading import refuse_irregular_file
 
 
@@ -44,7 +44,7 @@ def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
             raise InputError(str(path), "Parquet files need the package pyarrow", hint=hint) from None
         # pyarrow can raise any exception.
         except Exception as error:
-            problem = f"it cannot be read ({first_line(error)})"
+            problem = f"it cannot be read ({read_failure(error)})"
             raise InputError(str(path), problem, expected=f"a table with the columns {', '.join(columns)}") from None
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.tree import Array
-from fedraa.errors import InputError, RunWarning, locate_error
+from fedraa.errors import InputError, RunWarning, locate_error, read_failure
 from fedraa.reading import refuse_irregular_file
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
@@ -182,7 +182,8 @@ def _refuse_deep(image: Any) -> None:
 def _unreadable_image(path: Path, error: Exception) -> InputError:
     if isinstance(error, InputError):
         return locate_error(error, str(path))
-    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    # Pillow puts the path at the end of some messages.
+    reason = read_failure(error).removesuffix(f" {str(path)!r}")
     return InputError(str(path), f"it cannot be read as an image ({reason})")
 
 

@@ -354,7 +354,7 @@ def _missing_value_error(table: Table, name: str, which: Array, value: str | Non
 def _check_float32(table: Table, name: str, values: Array) -> None:
     with np.errstate(over="ignore"):
         odd = ~np.isfinite(values.astype(np.float32))
-    warn_lost_digits(f"column {name!r}", values)
+    warn_lost_digits(f"dataset {table.path!r}: column {name!r}", values)
     if odd.any():
         # `tolist` gives Python's numbers, for the text of the error.
         value = table.frame[name][odd].tolist()[0]

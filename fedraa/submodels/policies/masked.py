@@ -15,6 +15,8 @@ from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import find_maskable_names, find_removable_blocks
 from fedraa.submodels.policies.policy import (
+    FEWER_PARTS,
+    LARGER_CAPACITY,
     Capacities,
     Pure,
     RoundContext,
@@ -78,6 +80,7 @@ class FourWay(SubmodelPolicy):
     def _mask_elements(self, run: RunContext) -> MakeAssignment:
         whole = run.whole()
         names = find_maskable_names(run.traced)
+        run.check_share(1 / self.parts, names, "submodel.parts", got=self.parts, hint=FEWER_PARTS)
         split = _Last(
             lambda context: masks.random_parts(
                 run.traced, self.parts, names, generator(run.seed, "split", context.round)
@@ -161,6 +164,7 @@ class Pruned(WithCapacities):
             if not (level * self.parts).is_integer():
                 expected = f"shares that are whole parts of {self.parts}, such as 0.5 or 0.75"
                 raise InputError("capacities", got=level, expected=expected)
+            run.check_share(level, names, "capacities", got=level, hint=LARGER_CAPACITY)
         ranks = _Last(lambda context: rank_parts(run.traced, context.params, names, self.parts))
 
         def draw_assignment(context: RoundContext) -> Assignment:

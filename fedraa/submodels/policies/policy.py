@@ -5,7 +5,7 @@ round and the client, so most samplers have no state.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -18,9 +18,10 @@ from fedraa.components.text import KIND
 from fedraa.data.tree import Tree
 from fedraa.errors import InputError, Uncuttable
 from fedraa.messages import ExtraBuffers, Mask, Update, Vector
-from fedraa.numbers import to_python_value
+from fedraa.numbers import format_count, to_python_value
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Assignment, Submodel
+from fedraa.submodels.flat import find_layer_weights
 from fedraa.submodels.traced import IndexSet, Traced
 
 AUTO = ("auto",)
@@ -30,6 +31,8 @@ MAX_CACHED_SUBMODELS = 8
 TWENTIETHS: tuple[float, ...] = tuple((np.arange(20, 0, -1) / 20).tolist())
 """The shares 1, 0.95 ... 0.05 for policies that can follow the speeds of the devices closely."""
 SHARES = "shares of the model over 0 and at most 1"
+LARGER_CAPACITY = "give a larger capacity"
+FEWER_PARTS = "give fewer parts"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +96,25 @@ class RunContext:
         if not self.traced.groups:
             reasons = self.traced.explain_uncut()
             raise Uncuttable("model", f"no part of {type(self.traced.module).__name__} can be cut: {reasons}")
+
+    def check_share(self, share: float, names: Collection[str], field: str, *, got: object, hint: str) -> None:
+        """Raise an InputError if a mask of single weights would leave a layer without a trained weight.
+
+        The output of this layer would not depend on its input.
+
+        Args:
+            share: The smallest fraction of the weights that a client trains.
+            names: Names of the parameters that are masked.
+            field: The field of the error.
+            got: The wrong value in this error.
+            hint: A way to train more weights.
+        """
+        weights = find_layer_weights(self.traced.module)
+        sizes = {name: p.numel() for name, p in self.traced.module.named_parameters() if p in weights and name in names}
+        for name, size in sizes.items():
+            if round(share * size, 9) < 1:
+                problem = f"a client would train less than one of the {format_count(size, 'weight')} of {name!r}"
+                raise InputError(field, problem, got=got, hint=hint)
 
     def check_parts(self, parts: int, field: str, problem: str, *, got: object) -> None:
         """Raise an InputError if the model has no width group, or a group has fewer than `parts` units.

@@ -15,6 +15,7 @@ from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.masked import MAX_LABELLED_PARTS
 from fedraa.submodels.policies.policy import (
+    FEWER_PARTS,
     Capacities,
     Pure,
     RoundContext,
@@ -125,6 +126,7 @@ class Arbitrary(SubmodelPolicy):
         for all clients.
         """
         if self.regions == "hidden":
+            _check_parts(run, self.parts)
             region_of = masks.hidden_parts(run.traced, self.parts)
             return lambda chosen, *when: np.isin(region_of, chosen)
         run.check_parts(self.parts, "submodel", "each region needs a unit of every group", got=self.parts)
@@ -175,6 +177,7 @@ class RegionSchedule(SubmodelPolicy):
             raise InputError(
                 "submodel.coverage", problem, got=self.coverage, hint="use a smaller coverage or more clients"
             )
+        _check_parts(run, self.parts)
         whole = run.whole()
         region_of = masks.hidden_parts(run.traced, self.parts)
         crowd = run.clients - self.coverage * (self.trained - 1)
@@ -189,6 +192,11 @@ class RegionSchedule(SubmodelPolicy):
             return Assignment(1 << region, whole, region_of == region, sends_mask=False)
 
         return Pure(draw_assignment)
+
+
+def _check_parts(run: RunContext, parts: int) -> None:
+    """Raise an InputError if some region would have no weight of some layer."""
+    run.check_share(1 / parts, run.traced.names, "submodel.parts", got=parts, hint=FEWER_PARTS)
 
 
 def _between_units(traced: Traced, parts: int, count: int, rng: np.random.Generator) -> Mask:

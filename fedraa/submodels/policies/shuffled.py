@@ -10,7 +10,15 @@ from fedraa.errors import InputError
 from fedraa.rng import generator
 from fedraa.submodels import indices
 from fedraa.submodels.assignment import Assignment
-from fedraa.submodels.policies.policy import Capacities, Pure, RoundContext, RunContext, SubmodelSampler, WithCapacities
+from fedraa.submodels.policies.policy import (
+    LARGER_CAPACITY,
+    Capacities,
+    Pure,
+    RoundContext,
+    RunContext,
+    SubmodelSampler,
+    WithCapacities,
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,9 @@ class Bernoulli(WithCapacities):
         whole = run.whole()
         if self.kernels:
             run.check_units()
+        else:
+            smallest = min(self.capacities.levels)
+            run.check_share(smallest, run.traced.names, "capacities", got=smallest, hint=LARGER_CAPACITY)
 
         def draw_assignment(context: RoundContext) -> Assignment:
             p = self.capacities.of(context.client, context.round, run.seed)
@@ -73,6 +84,8 @@ class ShuffledBlocks(WithCapacities):
             elif count > traced.size:
                 problem = f"it divides the parameters into {count} blocks"
                 raise InputError("capacities", problem, got=level, expected=f"{traced.size} blocks at most")
+            else:
+                run.check_share(1 / count, traced.names, "capacities", got=level, hint=LARGER_CAPACITY)
         masks_of: dict[int, Sequence[Assignment]] = {}
 
         def draw_assignment(context: RoundContext) -> Assignment:

@@ -47,6 +47,7 @@ def test_it_is_tried_again_in_a_new_folder(
     assert not starts.folders[-1].parent.exists()
     assert len(caplog.records) == failures
     for number, record in enumerate(caplog.records, 1):
+        assert record.getMessage().startswith("engine: ")
         assert f" attempt {number}: " in record.getMessage()
         assert record.getMessage().endswith(f" {number + 1} of 3")
 

@@ -13,7 +13,9 @@ from fedraa.cli.main import main
 from fedraa.cli.plan import device_classes, server_bytes, show_plan
 from fedraa.cli.plan_cluster import NodeNeeds
 from fedraa.cli.plan_data import label_concentration
-from fedraa.cli.plan_outlook import Totals, first_ledger, first_round, make_task_cost
+from fedraa.cli.plan_outlook import draw_sampled, first_ledger, make_task_cost, sampled_outlook
+from fedraa.cli.plan_rounds import draw_rounds, rounds_outlook
+from fedraa.cli.plan_tasks import Totals
 from fedraa.devices.availability import Timing
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build_run
@@ -68,7 +70,9 @@ def test_a_first_round_costs_what_the_first_round_of_a_run_costs(tmp_path: Path)
     experiment = Experiment(method="heterofl", rounds=1, clients=5, engine="local", local_steps=1, out=tmp_path / "run")
     events = run(experiment).events
     dispatched = events[events["kind"] == "dispatch"]
-    assert [task.cost for task in first_round(build_run(experiment))[0]] == dispatched["cost"].tolist()
+    [drawn], tasks = draw_rounds(build_run(experiment))
+    assert drawn.costs.tolist() == dispatched["cost"].tolist()
+    assert [task.cost for task in tasks] == dispatched["cost"].tolist()
 
 
 def printed(capsys: pytest.CaptureFixture[str], flags: str) -> list[list[str]]:
@@ -106,9 +110,8 @@ def test_the_delay_bound_and_the_outlook_are_told(capsys: pytest.CaptureFixture[
 
 def test_rounds_take_as_long_as_their_slowest_client(capsys: pytest.CaptureFixture[str]) -> None:
     # Each client has 479 samples, and the slow client takes 1 / 0.5.
-    lines = printed(capsys, "--method fedavg --clients 3 --compute 0.5:0.3333,2:0.6667 --rounds 4")
-    assert lines[-2][:6] == ["expected", "4", "rounds", "of", "2", "in"]
-    assert lines[-2][7] == "8,"
+    lines = printed(capsys, "--method fedavg --clients 3 --compute 0.5:0.3333,2:0.6667 --rounds 4 --duration-jitter 0")
+    assert lines[-2] == ["expected", "4", "rounds", "of", "2", "in", "time", "8"]
 
 
 def test_plan_prints_the_traffic_and_the_energy_of_all_tasks(
@@ -130,7 +133,24 @@ def test_plan_prints_the_traffic_and_the_energy_of_all_tasks(
         {"method": "fedbuff", "buffer_size": 4, "updates": 9},
         {"method": "fedasync", "time": 3.0},
         {"method": "scaffold", "rounds": 2},
-        {"method": "fedavg", "time": 5.0, "duration_jitter": 0.0},
+        {"method": "fedavg", "time": 5.0},
+        # The capacities are drawn again in every round.
+        {"method": "fedrolex", "rounds": 6},
+        {"method": "heterofl", "time": 9.0, "override": {"submodel.capacities.redraw": True}},
+        {
+            "method": "bernoulli-kernels",
+            "rounds": 3,
+            "capacities": (1.0, 0.1),
+            "override": {"submodel.capacities.redraw": True},
+        },
+        # In the first round, all clients train the whole model. Later they train half of it.
+        {"method": "ra-fed", "rounds": 4},
+        {"method": "ram-fed", "rounds": 4},
+        # In the first rounds, only one client trains.
+        {"method": "prunefl", "rounds": 7},
+        {"method": "fed-raa-sync", "rounds": 5},
+        {"method": "fedavg", "rounds": 5, "participation": "sample:2"},
+        {"method": "fedavg", "rounds": 20, "participation": "poisson:0.1"},
     ],
 )
 def test_planned_totals_are_those_of_the_run(
@@ -189,18 +209,42 @@ def test_plan_of_asynchronous_tasks_counts_the_downloads_that_are_not_used(capsy
     assert total[2:4] == ["145", "kB"]
 
 
-def test_plan_of_poisson_rounds_uses_the_first_round_with_clients(capsys: pytest.CaptureFixture[str]) -> None:
-    # With this seed the first rounds have no clients.
-    flags = "--method fedavg --clients 4 --hidden 200 --participation poisson:0.1 --rounds 3"
-    [total] = [words for words in printed(capsys, flags) if words[:2] == ["in", "total"]]
-    # Each of 3 rounds sends 15010 parameters of 4 bytes to one client.
-    assert total[2:4] == ["180", "kB"]
+@pytest.mark.parametrize("method", ["fedrolex", "ra-fed"])
+def test_rounds_after_the_drawn_rounds_are_like_the_later_drawn_rounds(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedraa.cli.plan_tasks.MAX_ROUNDS", 40)
+    fields: dict[str, Any] = {"method": method, "rounds": 200, "clients": 8, "local_steps": 1, "hidden": (8,)}
+    experiment = Experiment(**fields, engine="local", quiet=True)
+    spec = build_run(experiment)
+    rounds, _ = draw_rounds(spec)
+    assert len(rounds) == 40
+    sentence, totals = rounds_outlook(spec, rounds)
+    assert "rounds 21 to 40" in sentence
+    summary = run(experiment.replace_fields({"out": tmp_path / "run"})).summary
+    assert totals is not None
+    assert totals.down == pytest.approx(summary["bytes_down"], rel=0.1)
+    assert totals.up == pytest.approx(summary["bytes_up"], rel=0.1)
+    time = float(sentence.split(" in time ")[1].split(",")[0])
+    assert time == pytest.approx(summary["time"], rel=0.1)
+
+
+@pytest.mark.parametrize("method", ["heterofl-async", "fedrolex-async"])
+def test_asynchronous_capacities_that_are_drawn_again_count_with_their_mean(method: str, tmp_path: Path) -> None:
+    redraw = {"submodel.capacities.redraw": True}
+    fields: dict[str, Any] = {"method": method, "updates": 400, "clients": 4, "capacities": (1.0, 0.1)}
+    fields |= {"override": redraw, "local_steps": 1, "hidden": (8,)}
+    experiment = Experiment(**fields, engine="local", quiet=True)
+    spec = build_run(experiment)
+    _, totals = sampled_outlook(spec, draw_sampled(spec)[0])
+    summary = run(experiment.replace_fields({"out": tmp_path / "run"})).summary
+    assert totals.up == pytest.approx(summary["bytes_up"], rel=0.15)
 
 
 def test_that_few_clients_stand_for_all_is_told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedraa.cli.plan_outlook.MAX_SIMULATED", 3)
+    monkeypatch.setattr("fedraa.cli.plan_tasks.MAX_SIMULATED", 3)
     for flags in ("--method fedavg --rounds 4", "--method fed-raa-sync --rounds 4"):
         lines = printed(capsys, f"{flags} --clients 9")
         assert " 3 of the 9 clients" in " ".join(lines[-2])

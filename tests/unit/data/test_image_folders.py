@@ -108,7 +108,7 @@ def test_images_that_are_all_grey_have_one_channel(root: Path) -> None:
 
 def test_the_shown_call_reads_images_of_different_sizes(root: Path) -> None:
     image(size=(9, 5)).save(root / "train" / "dog" / "x.png")
-    with refuses(f"dataset 'folder:{root}': {root}/train/dog/x.png", "9 x 5") as mistake:
+    with refuses(f"dataset: {root}/train/dog/x.png", "9 x 5") as mistake:
         load_dataset(f"folder:{root}", None)
     shown = str(mistake.value).partition('--dataset "')[2].rstrip('"')
     assert shown == f"folder({str(root)!r}, size=64)"
@@ -145,8 +145,10 @@ def test_folder_that_cannot_be_read_is_refused_by_file(
     change: Callable[[Path], Any], file: str, shown: str, root: Path
 ) -> None:
     change(root)
-    with refuses(f"dataset 'folder:{root}': {root}/{file}", shown):
+    with refuses(f"dataset: {root}/{file}", shown) as mistake:
         load_dataset(f"folder:{root}", None)
+    # Pillow's message repeats the path in quotes.
+    assert f"'{root}/{file}'" not in str(mistake.value)
 
 
 @pytest.mark.parametrize("size", [0, -1, "64", 2.5, True])

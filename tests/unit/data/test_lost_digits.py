@@ -69,7 +69,7 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f"a,when,label\n{rows}")
     warned = [text for text in sentences(load_dataset, str(tmp_path / "a.csv")) if "float32" in text]
     assert len(warned) == 1
-    assert re.match(r"column 'when' .* 1\.7e\+09 ", warned[0])
+    assert re.match(r"dataset '.*a\.csv': column 'when' .* 1\.7e\+09 ", warned[0])
 
 
 @pytest.mark.parametrize(

@@ -79,18 +79,21 @@ def test_wrong_tables_are_refused(rows: str, objective: str, field: str | None, 
     path = tmp_path / "t.csv"
     path.write_text(rows)
     targets = None if objective == "classification" else make_objective(objective).targets
-    with refuses(f"dataset {str(path)!r}: {field or path}", got=got):
+    place = f"dataset: {path}"
+    if field is not None:
+        place = f"dataset {str(path)!r}: {field}"
+    with refuses(place, got=got):
         load_dataset(str(path), None, targets)
 
 
 def test_arrays_that_are_numbers_and_owners_of_two_dimensions(tmp_path: Path) -> None:
     for name, array in {"x_train": np.float32(3), "y_train": Y, "x_test": X, "y_test": Y}.items():
         np.save(tmp_path / f"{name}.npy", array)
-    with refuses(f"dataset 'npy:{tmp_path}': {tmp_path / 'x_train.npy'}", got=3.0):
+    with refuses(f"dataset: {tmp_path / 'x_train.npy'}", got=3.0):
         load_dataset(f"npy:{tmp_path}", None)
     np.save(tmp_path / "x_train.npy", X)
     np.save(tmp_path / "clients_train.npy", np.zeros((12, 2), int))
-    with refuses(f"dataset 'npy:{tmp_path}': {tmp_path / 'clients_train.npy'}", "[12, 2]"):
+    with refuses(f"dataset: {tmp_path / 'clients_train.npy'}", "[12, 2]"):
         load_dataset(f"npy:{tmp_path}", None)
 
 
@@ -98,7 +101,7 @@ def test_images_of_more_than_eight_bits_are_not_clipped_in_silence(tmp_path: Pat
     for split in ("train", "test"):
         (tmp_path / split / "a").mkdir(parents=True)
         Image.new("I;16", (4, 4), 40_000).save(tmp_path / split / "a" / "0.png")
-    with refuses(f"dataset 'folder:{tmp_path}': {tmp_path / 'train/a/0.png'}: image mode", got="I;16"):
+    with refuses(f"dataset: {tmp_path / 'train/a/0.png'}: image mode", got="I;16"):
         divide_dataset(load_dataset(f"folder:{tmp_path}", None), DivisionSettings(Iid(), 1, seed=0))
 
 

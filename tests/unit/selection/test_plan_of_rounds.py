@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fedraa.cli.plan_outlook import FirstRound, _round_duration
+from fedraa.cli.plan_rounds import _close_time
+from fedraa.cli.plan_tasks import RoundTasks
 from fedraa.devices.availability import Timing
 from fedraa.server.schedule import Rounds
 
@@ -23,6 +25,8 @@ COSTS = (1.0, 2.0, 4.0, 9.0)
     ],
 )
 def test_duration_of_a_round(schedule: Rounds, duration: float) -> None:
-    spec: Any = SimpleNamespace(method=SimpleNamespace(schedule=schedule), timing=Timing(0, 0.1))
-    tasks: Any = [SimpleNamespace(client=client, cost=cost) for client, cost in enumerate(COSTS)]
-    assert _round_duration(spec, FirstRound(tasks, total=4, down=[], energies=[])) == duration
+    spec: Any = SimpleNamespace(method=SimpleNamespace(schedule=schedule), timing=Timing(0, 0.0))
+    count = len(COSTS)
+    clients, zeros = np.arange(count), np.zeros(count)
+    drawn = RoundTasks(count, clients, zeros.astype(np.int64), np.array(COSTS), zeros, zeros, zeros)
+    assert _close_time(spec, drawn, 1.0) == 1.0 + duration

@@ -62,8 +62,11 @@ def test_fragments_round_by_largest_remainder() -> None:
 
 
 def test_more_fragments_than_neurons_are_refused() -> None:
-    with refuses("ratios", "of 11", "group '0'", "10 units"):
+    with refuses("fragments", "of 11", "group '0'", "10 units"):
         make_fragments(TWO, [1 / 11] * 11)
+    # The widest group decides, also if the first group is narrower.
+    with refuses("fragments", "of 11", "group '2'", "10 units"):
+        make_fragments(perceptron(4, 6, 10, 3), [1 / 11] * 11)
     with refuses("ratios", got=(0.5, 0.4)):
         make_fragments(TWO, (0.5, 0.4))
 
