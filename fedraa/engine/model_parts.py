@@ -16,7 +16,7 @@ from fedraa.models.build import refuse_misfit
 from fedraa.models.wrappers import unwrap_module
 from fedraa.objectives import Objective
 from fedraa.submodels import Traced
-from fedraa.submodels.policies.slices import Full
+from fedraa.submodels.policies.slices import Fragments, Full
 from fedraa.submodels.tracing.accept import check_kinds
 from fedraa.submodels.tracing.trace import copy_to_cpu
 from fedraa.submodels.tracing.trace_cache import trace_once
@@ -94,7 +94,7 @@ def trace_model(
 
 @contextmanager
 def naming_whole_methods(method: Method) -> Iterator[None]:
-    """If the `with` block raises Uncuttable, add a hint that names methods which train the whole model."""
+    """If the `with` block raises Uncuttable, add a hint on how to train the whole model."""
     try:
         yield
     except Uncuttable as error:
@@ -104,6 +104,8 @@ def naming_whole_methods(method: Method) -> Iterator[None]:
         names = [name for name in WELL_KNOWN if name in whole]
         names.sort(key=lambda name: whole[name].asynchronous != method.asynchronous)
         hint = f"choose a method that trains the whole model, such as {', '.join(names)} (see `fedraa methods`)"
+        if isinstance(method.submodel, Fragments):
+            hint = f"set fragments to 1, or {hint}"
         raise InputError(error.field, error.text, hint=hint) from error
 
 

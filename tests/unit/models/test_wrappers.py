@@ -107,6 +107,7 @@ def test_uncuttable_module_names_methods_that_accept_it(method: str, tmp_path: P
     with refuses("model", "Branching", "fedavg", "`fedraa methods`") as raised:
         fl.run(method=method, model=Branching(), out=tmp_path / "a", **common)
     assert "\n" not in str(raised.value)
+    assert ("set fragments to 1" in str(raised.value)) == (method == "fed-raa")
     with refuses("model", "Linear", "fedavg"):
         fl.run(method=method, model=nn.Linear(5, 2), out=tmp_path / "b", **common)
 
