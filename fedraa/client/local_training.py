@@ -59,6 +59,8 @@ class LocalTraining:
         split: Number of layers in the client's part in split learning (SplitFed); 0 for no split.
         full_rate: True to divide the activations of a submodel by its share of the units while it trains, and to
             multiply its learning rate by this share. The submodel's weights then change as fast as in the full model.
+            In addition, units that lose the inputs from other fragments at the start of a run keep the norm of their
+            weights. Otherwise activations would shrink from layer to layer.
         scale_activations: True to scale the activations as with `full_rate`, but not the learning rate.
         min_batch: The smallest minibatch on which the model can be trained, 1 or 2, as measured before the run. With 2,
             a single sample at the end of a pass is added to the minibatch before it.

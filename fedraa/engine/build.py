@@ -66,7 +66,7 @@ from fedraa.objectives import Objective, describe_misfit, make_objective
 from fedraa.privacy.privacy import PRIVACY
 from fedraa.settings.resolve import resolve_method, with_capacities
 from fedraa.submodels import drop_weights, flatten_parameters
-from fedraa.submodels.indices import count_owners
+from fedraa.submodels.indices import drop_unowned
 
 # Fields without effect if the user passes the model or the dataset as an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
@@ -174,7 +174,7 @@ def build_run(
     params = flatten_parameters(traced.module)
     if not np.isfinite(params).all():
         raise InputError("model", "it has initial values that are not finite", got=traced.module)
-    params[count_owners(traced, sets) == 0] = 0.0
+    drop_unowned(params, traced, sets, keep_norms=method.local.full_rate)
     drop_weights(traced.module)
     labels = np.zeros((experiment.client_count, 1), bool)
     if objective.classifies:

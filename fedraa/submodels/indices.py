@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from fedraa.errors import InputError
+from fedraa.messages import Floats, Vector
 from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
@@ -90,6 +91,33 @@ def count_owners(traced: Traced, index_sets: Sequence[IndexSet]) -> np.ndarray:
     for indices, count in counts.values():
         total[traced.flat_index(indices)] += count
     return total
+
+
+def drop_unowned(params: Vector, traced: Traced, index_sets: Sequence[IndexSet], *, keep_norms: bool) -> None:
+    """Set the parameters to 0 that no index set contains.
+
+    Args:
+        params: The flat parameters [d], which are changed.
+        traced: The traced model.
+        index_sets: The index sets.
+        keep_norms: True to multiply the remaining weights of each unit, so that their norm stays the same.
+    """
+    owned = count_owners(traced, index_sets) > 0
+    if keep_norms:
+        for shape, place in zip(traced.shapes, traced.places.values(), strict=True):
+            if len(shape) > 1 and not owned[place].all():
+                rows = params[place].reshape(shape[0], -1)
+                before = _norms(rows)
+                after = _norms(np.where(owned[place].reshape(rows.shape), rows, np.float32(0)))
+                factors = np.divide(before, after, out=np.ones_like(before), where=after > 0)
+                rows *= factors[:, None].astype(np.float32)
+    params[~owned] = 0.0
+
+
+def _norms(rows: Vector) -> Floats:
+    """Return the norm of each row of a matrix [n, m], computed in double precision."""
+    squares: Floats = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+    return np.sqrt(squares)
 
 
 def _divide_groups(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, ...]:

@@ -160,3 +160,18 @@ def test_layers_that_no_fragment_cuts_have_the_weight_of_a_fragment(full_rate: b
     whole = ("start", "first.weight", "first.bias", "norm.weight", "norm.bias", "head.weight", "head.bias")
     expected = {name: [uncut] for name in whole} | {"out.bias": [0.24]}
     assert weights == expected | {name: [0.48] for name in ("hidden.weight", "hidden.bias", "out.weight")}
+
+
+@pytest.mark.parametrize("full_rate", [True, False])
+def test_units_start_with_the_norm_of_the_full_model(full_rate: bool) -> None:
+    """The second hidden layer of 6 units loses the inputs from the other fragment, 3 of 6 in each row."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(FEATURES, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, CLASSES))
+    run = spec(4, model=model, fragments=2, override={"local.full_rate": full_rate})
+    weights = {name: run.params[place] for name, place in run.traced.places.items()}
+    full = model[2].weight.detach().numpy()
+    assert (weights["2.weight"] == 0).sum() == 18
+    norms = np.linalg.norm(weights["2.weight"].reshape(6, 6), axis=1)
+    assert np.allclose(norms, np.linalg.norm(full, axis=1)) == full_rate
+    for name in ("0.weight", "0.bias", "2.bias", "4.weight", "4.bias"):
+        np.testing.assert_array_equal(weights[name], model.get_parameter(name).detach().numpy().ravel())

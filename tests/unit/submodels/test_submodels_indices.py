@@ -14,6 +14,7 @@ from fedraa.submodels import IndexSet, Traced, take_prefix
 from fedraa.submodels.indices import (
     count_owners,
     deal_disjoint,
+    drop_unowned,
     make_fragments,
     random_units,
     take_window,
@@ -133,3 +134,27 @@ def test_a_group_that_is_too_small_for_the_fragments_is_whole_in_all_of_them() -
         [[0, 1], [4, 5]],
     ]
     assert [group.name for group in too_small(traced, parts)] == ["0"]
+
+
+def test_units_keep_the_norm_of_their_initial_weights() -> None:
+    """In TWO, only the matrix [6, 10] has weights between the fragments of 3 and 2, and of 7 and 4 units."""
+    parts = ((np.arange(3), np.arange(2)), (np.arange(3, 10), np.arange(2, 6)))
+    before = np.random.default_rng(0).normal(size=TWO.size).astype(np.float32)
+    plain, kept = before.copy(), before.copy()
+    drop_unowned(plain, TWO, parts, keep_norms=False)
+    drop_unowned(kept, TWO, parts, keep_norms=True)
+    place = TWO.places["2.weight"]
+    inner = np.zeros((6, 10), np.float32)
+    inner[:2, :3] = before[place].reshape(6, 10)[:2, :3]
+    inner[2:, 3:] = before[place].reshape(6, 10)[2:, 3:]
+    np.testing.assert_array_equal(plain[place].reshape(6, 10), inner)
+    full = np.linalg.norm(before[place].reshape(6, 10).astype(np.float64), axis=1)
+    stretch = full / np.linalg.norm(inner.astype(np.float64), axis=1)
+    np.testing.assert_allclose(kept[place].reshape(6, 10), inner * stretch[:, None], rtol=1e-6)
+    for vector in (plain, kept):
+        np.testing.assert_array_equal(np.delete(vector, place), np.delete(before, place))
+    # Without weights between fragments, and with rows of zeros, nothing changes.
+    plain[place].reshape(6, 10)[0] = 0
+    again = plain.copy()
+    drop_unowned(again, TWO, parts, keep_norms=True)
+    np.testing.assert_array_equal(again, plain)
