@@ -1,7 +1,7 @@
 """Fed-Quilt: equal fragments, short tasks, and deltas that are added (fedraa's own method; no paper).
 
-The model is cut into M equal fragments. Weights between two fragments are 0. At the start, each unit's other weights are
-multiplied, so that their norm is that of all weights of the unit. When client n is idle:
+The model is cut into M equal fragments. Weights between two fragments are 0. At the start, the other weights of each
+unit are multiplied, so that their norm is that of all weights of the unit. When client n is idle:
     j = the fragment for which the fewest tasks were sent
     send theta_j
 Client n: SGD with clipping and calibrated logits, for 15 steps, or fewer if the labels of clients differ, but with so
