@@ -1,5 +1,6 @@
 """Errors with a field, a value, the expected values and the next step."""
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager
@@ -224,9 +225,10 @@ def locate_in_dataset(error: Exception, name: str) -> InputError:
         error: The error.
         name: The name of the data set, such as `folder:PATH` or `csv('PATH')`.
     """
-    quoted = re.search(r"""["'](.+?)["']""", name)
-    path = quoted[1] if quoted else name.partition(":")[2] or name
-    if isinstance(error, InputError) and re.match(rf"{re.escape(path.rstrip('/'))}([\s/:]|$)", error.field):
+    quoted = re.match(r"""\w+\(.*?(["'])(.+?)\1""", name)
+    path = quoted[2] if quoted else name.partition(":")[2] or name
+    spellings = "|".join(re.escape(text) for text in (path.rstrip("/"), os.path.normpath(path)))
+    if isinstance(error, InputError) and re.match(rf"({spellings})([\s/:]|$)", error.field):
         return error.with_field(f"dataset: {error.field}")
     return locate_error(error, f"dataset {name!r}")
 

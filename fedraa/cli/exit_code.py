@@ -13,6 +13,8 @@ from fedraa.engine import stop_signals
 from fedraa.errors import Inconsistent, PromiseBroken, RunFailed, RunWarning
 
 TERMINATED = "stopped by SIGTERM"
+# The top-level loggers whose warnings are printed in the form of a RunWarning.
+LOGGERS = ("fedraa", "actors", "schedulers")
 
 
 @contextmanager
@@ -24,17 +26,28 @@ def interrupt_on_sigterm() -> Iterator[None]:
 
 
 class _LoggedWarnings(logging.Handler):
-    """A handler that prints each warning in the log as one line, like a RunWarning."""
+    """A handler for warnings in the log that no other handler receives. It prints those of fedraa like a RunWarning.
+
+    Args:
+        default: The handler for warnings of other packages; None to print none of them.
+    """
+
+    def __init__(self, default: logging.Handler | None) -> None:
+        super().__init__(logging.WARNING)
+        self._default = default
 
     def emit(self, record: logging.LogRecord) -> None:
-        sys.stderr.write(f"fedraa: warning: {record.getMessage()}\n")
+        if record.name.partition(".")[0] in LOGGERS:
+            sys.stderr.write(f"fedraa: warning: {record.getMessage()}\n")
+        elif self._default is not None:
+            self._default.handle(record)
 
 
 @contextmanager
 def warnings_in_sentences() -> Iterator[None]:
     """Print each RunWarning in the block as one line, without the code that issued it.
 
-    Warnings that the code for Ray logs are printed in the same form, unless logging is configured.
+    Warnings in the log are printed in the same form, unless logging is configured before the warning.
     """
     show = warnings.showwarning
 
@@ -51,16 +64,14 @@ def warnings_in_sentences() -> Iterator[None]:
         else:
             show(message, category, filename, lineno, file, line)
 
-    logger = logging.getLogger("actors")
-    handler = _LoggedWarnings(logging.WARNING)
-    if not logger.hasHandlers():
-        logger.addHandler(handler)
+    default = logging.lastResort
     with warnings.catch_warnings():
         warnings.showwarning = show_sentence
+        logging.lastResort = _LoggedWarnings(default)
         try:
             yield
         finally:
-            logger.removeHandler(handler)
+            logging.lastResort = default
 
 
 def _raise_interrupt() -> None:

@@ -15,8 +15,8 @@ from fedraa.cli.plan_tasks import (
     RoundTasks,
     TaskDraws,
     Totals,
-    count_draws,
     goal_note,
+    has_enough_draws,
     max_tasks,
     sample_note,
     spread_by_rank,
@@ -134,7 +134,7 @@ def draw_sampled(spec: RunSpec) -> tuple[list[RoundTasks], list[Task]]:
     """
     rounds: list[RoundTasks] = []
     first: list[Task] = []
-    while not first or len(rounds) < count_draws(spec, len(first)):
+    while not has_enough_draws(spec, rounds):
         draws = TaskDraws(spec)
         draws.server.ledger.step = len(rounds)
         rounds.append(draws.draw(draws.server.begin(), 0.0))

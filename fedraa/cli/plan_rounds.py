@@ -6,10 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.cli.plan_tasks import RoundTasks, TaskDraws, Totals, count_draws, goal_note, max_tasks, sample_note
+from fedraa.cli.plan_tasks import RoundTasks, TaskDraws, Totals, goal_note, has_enough_draws, max_tasks, sample_note
+from fedraa.components.text import text_of
 from fedraa.engine.run_spec import RunSpec, participation_of
+from fedraa.errors import InputError
 from fedraa.ledger.participation import needs_observations
 from fedraa.messages import Floats, Task
+
+# A plan fails if this number of Poisson rounds at the start have no client.
+MAX_EMPTY_ROUNDS = 10_000
 
 
 def draw_rounds(spec: RunSpec) -> tuple[list[RoundTasks], list[Task]]:
@@ -23,7 +28,12 @@ def draw_rounds(spec: RunSpec) -> tuple[list[RoundTasks], list[Task]]:
     rounds: list[RoundTasks] = []
     now = 0.0
     # A Poisson round may have no clients. It ends at once.
-    while now < inf and (not draws.first or len(rounds) < count_draws(spec, len(draws.first))):
+    while now < inf and not (draws.first and has_enough_draws(spec, rounds)):
+        if len(rounds) == MAX_EMPTY_ROUNDS:
+            problem = f"the first {MAX_EMPTY_ROUNDS} rounds have no client"
+            raise InputError(
+                "participation", problem, got=text_of(schedule.participation), hint="give a larger probability"
+            )
         if rounds and schedule.deadline is not None:
             drawn = replace(drawn, turns=drawn.turns + 1)
         elif rounds:
@@ -51,7 +61,8 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
         tail = rounds
     size = float(np.mean([part.total for part in tail]))
     durations = np.array([part.duration for part in rounds])
-    steps = min(spec.limits.steps or inf, float(np.ceil(max_tasks(spec) / size)))
+    tasks_left = max(0.0, max_tasks(spec) - sum(part.total for part in rounds))
+    steps = min(spec.limits.steps or inf, len(rounds) + float(np.ceil(tasks_left / size)))
     # The rest of the time after the last whole round, if the time ends the run.
     rest = None
     if spec.limits.time is not None:
@@ -104,6 +115,8 @@ def _condition(spec: RunSpec, rounds: list[RoundTasks], steps: float) -> str:
     condition = ""
     if steps > len(rounds) == 1:
         condition = ", if all rounds are like the first"
+    elif steps > len(rounds) == 2:
+        condition = ", if later rounds are like round 2"
     elif steps > len(rounds):
         condition = f", if later rounds are like rounds {len(rounds) // 2 + 1} to {len(rounds)}"
     largest = max(rounds, key=lambda part: part.total)

@@ -1,8 +1,8 @@
 """The tasks that the server sends in the first rounds, drawn without training, and the totals of their costs."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import ceil, inf
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ MIN_ROUNDS = 2
 MAX_ROUNDS = 100
 # Maximum number of parameters of all simulated tasks, unless this leaves fewer than `MIN_ROUNDS` rounds. The drawing of
 # a task takes time in proportion to its parameters.
-MAX_COORDINATES = 2**30
+MAX_COORDINATES = 2**29
 
 
 @dataclass
@@ -115,6 +115,7 @@ class TaskDraws:
         self._down.clear()
         self._energies.clear()
         tasks = [self.server.assign(client, now) for client in sample.tolist()]
+        self._count_unsampled(np.setdiff1d(chosen, sample))
         self.first = self.first or tasks
         return RoundTasks(
             total=len(chosen),
@@ -126,6 +127,13 @@ class TaskDraws:
             energies=np.array(self._energies),
         )
 
+    def _count_unsampled(self, clients: Ints) -> None:
+        """Count a task of clients that are not in the sample, so that they get no more than `max_participations`."""
+        ledger = self.server.ledger
+        ledger.turns[clients] += 1
+        for client, turn in zip(clients.tolist(), ledger.turns[clients].tolist(), strict=True):
+            ledger.bad_clients.count_tasks(client, turn)
+
     def _record_task(self, kind: str, t: float, /, **fields: Any) -> None:
         if kind != "dispatch":
             return
@@ -134,16 +142,18 @@ class TaskDraws:
             self._energies.append(fields["energy"])
 
 
-def count_draws(spec: RunSpec, tasks: int) -> int:
-    """Return the number of rounds that a plan draws, or of draws of the first tasks of an asynchronous run.
+def has_enough_draws(spec: RunSpec, draws: Sequence[RoundTasks]) -> bool:
+    """Return True if a plan draws no more rounds, or no more first tasks of an asynchronous run.
 
     Args:
         spec: The run.
-        tasks: The number of tasks of the first round that has clients, or of the first draw.
+        draws: The tasks drawn so far, by round or by draw.
     """
-    affordable = min(MAX_SIMULATED, MAX_COORDINATES // spec.traced.size) // tasks
-    count = min(MAX_ROUNDS, max(MIN_ROUNDS, affordable))
-    return ceil(min(count, spec.limits.steps or inf, max_tasks(spec) / tasks))
+    sizes = [len(part.costs) for part in draws]
+    if len(draws) >= min(MAX_ROUNDS, spec.limits.steps or inf) or sum(part.total for part in draws) >= max_tasks(spec):
+        return True
+    affordable = min(MAX_SIMULATED, MAX_COORDINATES // spec.traced.size)
+    return len(draws) >= MIN_ROUNDS and sum(sizes) + max(sizes) > affordable
 
 
 def spread_by_rank(costs: Floats) -> Ints:

@@ -230,6 +230,8 @@ def find_no_step(summary: Mapping[str, Any]) -> str | None:
         if summary["tasks"]:
             return None
         lost = summary.get("lost", 0)
+        if not lost:
+            return "no client took part in any round, so the metrics are those of the untrained model"
         problem = f"no update arrived in time: {format_count(lost, 'task')} of clients were lost"
         return f"{problem}, so the metrics are those of the untrained model; give a longer deadline"
     meets_target = ", which meets the target already; set a harder target"

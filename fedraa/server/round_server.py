@@ -13,6 +13,7 @@ from fedraa.aggregation.checked_aggregator import BoundAggregator
 from fedraa.client.compression import Compressor
 from fedraa.components.calls import change_in_place, convert_errors
 from fedraa.components.state import Stateful
+from fedraa.components.text import is_built_in
 from fedraa.errors import InputError
 from fedraa.ledger.dispatch import Committed, Dropped
 from fedraa.ledger.round_ledger import RoundLedger
@@ -226,13 +227,14 @@ class RoundServer(Stateful):
     def skip_round(self, now: float) -> Iterable[int]:
         """End the round as if all updates had arrived, without a change of the model. Return the next cohort.
 
-        A plan of a run draws the tasks of several rounds in this way.
+        A plan of a run draws the tasks of several rounds in this way. The state of a custom sampler does not change,
+        because its `close` may need updates.
         """
         for number in list(self.ledger.in_flight):
             flight = self.task_table.in_flight.pop(number)
             self.ledger.commit(number, loss=1.0, duration=now - flight.left)
-        unmoved = np.zeros_like(self.params)
-        with convert_errors("submodel", self._sampler):
+        if is_built_in(self._sampler):
+            unmoved = np.zeros_like(self.params)
             self._sampler.close(self.params, unmoved, unmoved != 0, 0.0)
         self.ledger.close_round()
         self._reset_round()

@@ -281,3 +281,9 @@ def test_flora_wants_room_for_what_is_merged() -> None:
 def test_masks_over_units_are_refused_before_the_start() -> None:
     with pytest.raises(ValueError, match=r"^aggregator: .*HetLoRA"):
         adapted("hetlora", submodel="bernoulli")
+
+
+@pytest.mark.parametrize("method", ["bernoulli", "shuffled"])
+def test_masks_may_have_no_weight_of_an_adapter(method: str) -> None:
+    # The smallest adapter has 12 weights, and the trained last layer has 24.
+    adapted(method, capacities=(1 / 24,))

@@ -103,6 +103,10 @@ def test_first_line_of_a_message_or_its_class(error: Exception, line: str) -> No
         ("csv('t.csv', drop=('a',))", "t.csv", "dataset: t.csv"),
         ("folder:cats", "cats/train/x.png", "dataset: cats/train/x.png"),
         ("folder:cats/", "cats/train", "dataset: cats/train"),
+        ("folder:./cats/", "cats/train", "dataset: cats/train"),
+        # A path may contain a quotation mark.
+        ("folder:d i'r/my c'ats", "d i'r/my c'ats/train", "dataset: d i'r/my c'ats/train"),
+        ("csv(\"d i'r/t.csv\", target='a')", "d i'r/t.csv", "dataset: d i'r/t.csv"),
         ("t.csv", "target", "dataset 't.csv': target"),
         ("x", "x_train row 3", "dataset 'x': x_train row 3"),
         ("csv('a.csv', test='b.csv')", "b.csv", "dataset \"csv('a.csv', test='b.csv')\": b.csv"),

@@ -18,6 +18,7 @@ from fedraa.components.text import KIND
 from fedraa.data.tree import Tree
 from fedraa.errors import InputError, Uncuttable
 from fedraa.messages import ExtraBuffers, Mask, Update, Vector
+from fedraa.models.lora import Adapted
 from fedraa.numbers import format_count, to_python_value
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -100,7 +101,8 @@ class RunContext:
     def check_share(self, share: float, names: Collection[str], field: str, *, got: object, hint: str) -> None:
         """Raise an InputError if a mask of single weights would leave a layer without a trained weight.
 
-        The output of this layer would not depend on its input.
+        The output of this layer would not depend on its input. Low-rank adapters may be empty, because they only add to
+        the output of a frozen layer.
 
         Args:
             share: The smallest fraction of the weights that a client trains.
@@ -109,8 +111,12 @@ class RunContext:
             got: The wrong value in this error.
             hint: A way to train more weights.
         """
-        weights = find_layer_weights(self.traced.module)
-        sizes = {name: p.numel() for name, p in self.traced.module.named_parameters() if p in weights and name in names}
+        module = self.traced.module
+        weights = find_layer_weights(module)
+        for layer in module.modules():
+            if isinstance(layer, Adapted):
+                weights.difference_update(layer.parameters())
+        sizes = {name: p.numel() for name, p in module.named_parameters() if p in weights and name in names}
         for name, size in sizes.items():
             if round(share * size, 9) < 1:
                 problem = f"a client would train less than one of the {format_count(size, 'weight')} of {name!r}"

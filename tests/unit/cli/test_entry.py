@@ -45,9 +45,23 @@ def test_logged_warnings_have_the_form_of_other_warnings(
 ) -> None:
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
     logger = logging.getLogger("actors.cluster.engine")
+    default = logging.lastResort
     with warnings_in_sentences():
         logger.warning("server: %s; it is started again", "it died")
+        logging.getLogger("fedraa.engine").warning("run: waiting")
+        logging.getLogger("another").warning("of another package")
         warnings.warn("clients: one", RunWarning, stacklevel=1)
-    lines = ["fedraa: warning: server: it died; it is started again", "fedraa: warning: clients: one"]
+    lines = ["fedraa: warning: server: it died; it is started again", "fedraa: warning: run: waiting"]
+    lines += ["of another package", "fedraa: warning: clients: one"]
     assert capsys.readouterr().err.splitlines() == lines
-    assert not logging.getLogger("actors").handlers
+    assert logging.lastResort is default
+
+
+def test_warnings_are_logged_once_if_a_custom_component_configures_logging(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with warnings_in_sentences():
+        logging.basicConfig(format="log %(message)s", stream=sys.stderr)
+        logging.getLogger("actors.cluster.engine").warning("server: it died")
+    assert capsys.readouterr().err.splitlines() == ["log server: it died"]

@@ -21,6 +21,35 @@ from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_planner
 from fedraa.engine.forecast import dry_run
+from fedraa.messages import Mask, Update, Vector
+from fedraa.submodels.assignment import Assignment
+from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
+
+
+class UpdateCounter(SubmodelSampler):
+    """A sampler whose rounds end with at least one update."""
+
+    def __init__(self, run: RunContext) -> None:
+        self._whole = run.whole()
+        self._updates = 0
+
+    def draw(self, context: RoundContext) -> Assignment:
+        return Assignment(0, self._whole)
+
+    def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
+        self._updates += 1
+
+    def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
+        assert self._updates > 0
+        assert moved.any()
+        self._updates = 0
+
+
+class ClosesWithUpdates(SubmodelPolicy):
+    """A custom policy with the sampler `UpdateCounter`."""
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        return UpdateCounter(run)
 
 
 def forecast(experiment: Experiment, **limits: Any) -> Any:
@@ -151,6 +180,10 @@ def test_plan_prints_the_traffic_and_the_energy_of_all_tasks(
         {"method": "fed-raa-sync", "rounds": 5},
         {"method": "fedavg", "rounds": 5, "participation": "sample:2"},
         {"method": "fedavg", "rounds": 20, "participation": "poisson:0.1"},
+        # The last rounds have fewer clients, because the others have had all of their tasks.
+        {"method": "fedavg", "rounds": 60, "participation": "sample:3", "max_participations": 2},
+        {"method": "fedavg", "rounds": 60, "participation": "poisson:0.1", "max_participations": 2},
+        {"method": "fedavg", "rounds": 3, "submodel": f"{__name__}:ClosesWithUpdates"},
     ],
 )
 def test_planned_totals_are_those_of_the_run(
@@ -248,6 +281,24 @@ def test_that_few_clients_stand_for_all_is_told(
     for flags in ("--method fedavg --rounds 4", "--method fed-raa-sync --rounds 4"):
         lines = printed(capsys, f"{flags} --clients 9")
         assert " 3 of the 9 clients" in " ".join(lines[-2])
+
+
+def test_plan_counts_the_tasks_of_clients_that_are_not_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedraa.cli.plan_tasks.MAX_SIMULATED", 3)
+    rounds, _ = draw_rounds(build_run(Experiment(method="fedavg", clients=9, max_participations=2, engine="local")))
+    assert [part.total for part in rounds] == [9, 9]
+
+
+def test_plan_draws_few_rounds_of_all_clients_after_rounds_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedraa.cli.plan_tasks.MAX_SIMULATED", 12)
+    rounds, _ = draw_rounds(build_run(Experiment(method="prunefl", clients=6, rounds=50, engine="local")))
+    first = [part.total for part in rounds].index(6)
+    assert [part.total for part in rounds] == [1] * first + [6]
+
+
+def test_plan_of_rounds_that_never_have_clients_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--method", "fedavg", "--participation", "poisson:1e-12"]) == 2
+    assert "participation: " in capsys.readouterr().err
 
 
 def test_an_infeasible_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -205,6 +205,12 @@ def test_a_run_whose_work_was_all_lost_warns(tmp_path: Path) -> None:
     assert history.summary["lost"] == 6
 
 
+def test_a_run_without_clients_in_any_round_warns(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"method": "fedavg", "rounds": 2, "clients": 3, "hidden": (8,), "engine": "local"}
+    with pytest.warns(RunWarning, match="^no client took part in any round"):
+        fl.run(**fields, participation="poisson:1e-9", quiet=True, out=tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("method", "memory", "small"),
     [
