@@ -262,8 +262,8 @@ def test_rounds_after_the_drawn_rounds_are_like_the_later_drawn_rounds(
     assert time == pytest.approx(summary["time"], rel=0.1)
 
 
-@pytest.mark.parametrize("method", ["heterofl-async", "fedrolex-async"])
-def test_asynchronous_capacities_that_are_drawn_again_count_with_their_mean(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["heterofl-async", "fedrolex-async", "fedgmr"])
+def test_asynchronous_submodels_that_change_count_with_their_mean(method: str, tmp_path: Path) -> None:
     redraw = {"submodel.capacities.redraw": True}
     fields: dict[str, Any] = {"method": method, "updates": 400, "clients": 4, "capacities": (1.0, 0.1)}
     fields |= {"override": redraw, "local_steps": 1, "hidden": (8,)}
