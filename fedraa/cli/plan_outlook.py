@@ -35,6 +35,8 @@ Ints = npt.NDArray[np.int64]
 
 # Maximum number of simulated updates. The steps and the time of a longer run are extrapolated.
 DRY_STEPS = 20_000
+# The fractional parts of the multiples of this number are evenly spread from 0 to 1.
+GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 
 def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]:
@@ -130,15 +132,20 @@ def make_task_cost(spec: RunSpec, clients: Ints, totals: Totals | None = None) -
 def draw_sampled(spec: RunSpec) -> tuple[list[RoundTasks], list[Task]]:
     """Return several draws of the first tasks of an asynchronous server, and the `Task` objects of the first draw.
 
-    In draw number k, the server has made k steps, so that its submodels are drawn again.
+    In draw number k, the server has made k steps, so that its submodels are drawn again. The times of the draws are
+    spread over the run, because submodels may grow with time.
     """
     rounds: list[RoundTasks] = []
     first: list[Task] = []
+    duration = 0.0
     while not has_enough_draws(spec, rounds):
         draws = TaskDraws(spec)
         draws.server.ledger.step = len(rounds)
-        rounds.append(draws.draw(draws.server.begin(), 0.0))
-        first = first or draws.first
+        rounds.append(draws.draw(draws.server.begin(), duration * (len(rounds) * GOLDEN_RATIO % 1)))
+        if not first:
+            first = draws.first
+            rate = _update_rate(spec, rounds[0])
+            duration = _steps_within(spec, rate) / rate
     return rounds, first
 
 
@@ -156,7 +163,7 @@ def sampled_outlook(spec: RunSpec, draws: list[RoundTasks]) -> tuple[str, Totals
     }
     first = replace(draws[0], **means)
     rates = 1 / first.costs
-    rate = float(rates.sum()) / spec.method.update.per_step * first.total / len(rates)
+    rate = _update_rate(spec, first)
     steps = _steps_within(spec, rate)
     condition = "if all tasks are like the first"
     if len(draws) > 1:
@@ -170,6 +177,11 @@ def sampled_outlook(spec: RunSpec, draws: list[RoundTasks]) -> tuple[str, Totals
     if steps * spec.method.update.per_step == max_tasks(spec):
         in_flight = 0
     return sentence, first.sum_costs(up_weights + in_flight / len(rates), up_weights)
+
+
+def _update_rate(spec: RunSpec, tasks: RoundTasks) -> float:
+    """Return the number of server updates per time unit, if all tasks of a client cost as much as its given task."""
+    return float((1 / tasks.costs).sum()) * tasks.scale / spec.method.update.per_step
 
 
 def _unknown_losses_note(spec: RunSpec) -> str:

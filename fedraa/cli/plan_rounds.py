@@ -62,7 +62,8 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
     size = float(np.mean([part.total for part in tail]))
     durations = np.array([part.duration for part in rounds])
     tasks_left = max(0.0, max_tasks(spec) - sum(part.total for part in rounds))
-    steps = min(spec.limits.steps or inf, len(rounds) + float(np.ceil(tasks_left / size)))
+    full_rounds = len(rounds) + tasks_left / size
+    steps = min(spec.limits.steps or inf, float(np.ceil(full_rounds)))
     # The rest of the time after the last whole round, if the time ends the run.
     rest = None
     if spec.limits.time is not None:
@@ -73,6 +74,8 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
     weights = (np.arange(len(rounds)) < steps).astype(np.float64)
     weights[-len(tail) :] += max(0.0, steps - len(rounds)) / len(tail)
     time = float(sum(weights[weights > 0] * durations[weights > 0]))
+    # The last round has fewer clients if the others have had all of their tasks.
+    weights[-len(tail) :] -= max(0.0, steps - full_rounds) / len(tail)
     duration = time / steps if 0 < steps < inf else float(durations[-len(tail) :].mean())
     sentence = f"{steps:.0f} rounds of {duration:.4g} in time {time:.4g}{_condition(spec, rounds, steps)}"
     schedule: Any = spec.method.schedule

@@ -82,7 +82,8 @@ class Table:
 def spell_csv(path: str, options: dict[str, Any]) -> str:
     """Return the text `--dataset "csv('FILE', name=value)"` with every option that is neither None nor empty."""
     values = [f"{name}={value!r}" for name, value in options.items() if value not in (None, ())]
-    return f'--dataset "csv({", ".join([repr(path), *values])})"'
+    arguments = ", ".join([repr(path), *values]).replace('"', '\\"')
+    return f'--dataset "csv({arguments})"'
 
 
 def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:

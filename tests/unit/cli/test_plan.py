@@ -262,8 +262,8 @@ def test_rounds_after_the_drawn_rounds_are_like_the_later_drawn_rounds(
     assert time == pytest.approx(summary["time"], rel=0.1)
 
 
-@pytest.mark.parametrize("method", ["heterofl-async", "fedrolex-async"])
-def test_asynchronous_capacities_that_are_drawn_again_count_with_their_mean(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["heterofl-async", "fedrolex-async", "fedgmr"])
+def test_asynchronous_submodels_that_change_count_with_their_mean(method: str, tmp_path: Path) -> None:
     redraw = {"submodel.capacities.redraw": True}
     fields: dict[str, Any] = {"method": method, "updates": 400, "clients": 4, "capacities": (1.0, 0.1)}
     fields |= {"override": redraw, "local_steps": 1, "hidden": (8,)}
@@ -287,6 +287,17 @@ def test_plan_counts_the_tasks_of_clients_that_are_not_simulated(monkeypatch: py
     monkeypatch.setattr("fedraa.cli.plan_tasks.MAX_SIMULATED", 3)
     rounds, _ = draw_rounds(build_run(Experiment(method="fedavg", clients=9, max_participations=2, engine="local")))
     assert [part.total for part in rounds] == [9, 9]
+
+
+def test_plan_of_more_rounds_than_it_draws_counts_all_tasks_of_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedraa.cli.plan_tasks.MAX_ROUNDS", 4)
+    fields: dict[str, Any] = {"clients": 8, "rounds": 500, "participation": "sample:3", "max_participations": 40}
+    spec = build_run(Experiment(method="fedavg", engine="local", **fields))
+    sentence, totals = rounds_outlook(spec, draw_rounds(spec)[0])
+    # 40 tasks of 8 clients take 106.7 rounds of 3 clients.
+    assert sentence.startswith("107 rounds")
+    assert totals is not None
+    assert totals.down == pytest.approx(40 * 8 * 4 * spec.traced.size)
 
 
 def test_plan_draws_few_rounds_of_all_clients_after_rounds_of_one_client(monkeypatch: pytest.MonkeyPatch) -> None:

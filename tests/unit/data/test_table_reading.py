@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from refusals import refuses
 import fedraa as fl
 from fedraa.data import load_dataset
 from fedraa.data.sources.files import read_csv
+from fedraa.data.sources.table_columns import spell_csv
 from fedraa.objectives import make_objective
 
 ROWS = 40
@@ -344,3 +346,9 @@ def test_paths_of_other_kinds_are_answered_with_the_form_that_works(tmp_path: Pa
         load_dataset(path, None)
     with refuses(f"dataset {str(tmp_path)!r}", f"folder:{tmp_path}"):
         load_dataset(str(tmp_path), None)
+
+
+def test_option_in_a_hint_is_one_word_of_a_shell_if_the_path_has_a_quotation_mark() -> None:
+    path = "d i'r/t.csv"
+    option = spell_csv(path, {"target": "a"})
+    assert shlex.split(option) == ["--dataset", f"csv({path!r}, target='a')"]
