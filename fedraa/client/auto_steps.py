@@ -57,7 +57,7 @@ class AutoSteps:
         return cls(int(match["minimum"]), kappa)
 
     def minimum_steps(
-        self, whole: npt.NDArray[np.int64], overlap: float, size: Floats | float = 1.0
+        self, whole: npt.NDArray[np.int64], overlap: float, size: Floats | float
     ) -> npt.NDArray[np.int64]:
         """Return the smallest number of local steps of each task.
 

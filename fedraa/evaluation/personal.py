@@ -123,6 +123,7 @@ class FineTuning:
         auto = self._local.auto
         steps = None
         if auto is not None:
-            steps = int(auto.minimum_steps(np.array(self._local.count_minibatches(len(y))), overlap=1.0))
+            # The size 0 allows a single step: here no learning rate adapts to two halves of a task.
+            steps = int(auto.minimum_steps(np.array(self._local.count_minibatches(len(y))), overlap=1.0, size=0.0))
         task = Task(0, client, 0, 0, 0, 0, self._widths, params, self._local.lr, 0.0, steps=steps)
         return self._trainer.train(task, x, y).params

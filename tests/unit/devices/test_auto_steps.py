@@ -73,11 +73,11 @@ def test_short_tasks_are_shorter_if_the_labels_of_clients_differ(tmp_path: Path)
         assert round(15 * overlap) in range(steps - 2, steps + 1)
         assert [make_cost_model(run).steps((2,), client) for client in range(3)] == [round(15 * overlap)] * 3
     # A task of one step has no halves whose directions could be compared.
-    assert AutoSteps().minimum_steps(np.array([1, 40]), 0.0).tolist() == [2, 2]
-    assert AutoSteps().minimum_steps(np.array([1, 4, 40]), 1.0).tolist() == [2, 4, 15]
+    assert AutoSteps().minimum_steps(np.array([1, 40]), 0.0, 1.0).tolist() == [2, 2]
+    assert AutoSteps().minimum_steps(np.array([1, 4, 40]), 1.0, 1.0).tolist() == [2, 4, 15]
     # Clients with less than half of the mean number of samples may have tasks of one step.
     assert AutoSteps().minimum_steps(np.array([1, 1, 40]), 1.0, np.array([0.49, 0.5, 0.4])).tolist() == [1, 2, 15]
-    assert AutoSteps(minimum=4).minimum_steps(np.array([1, 40]), 0.0).tolist() == [4, 4]
+    assert AutoSteps(minimum=4).minimum_steps(np.array([1, 40]), 0.0, 1.0).tolist() == [4, 4]
 
 
 def test_only_clients_with_few_samples_have_tasks_of_one_step(tmp_path: Path) -> None:
