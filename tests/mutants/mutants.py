@@ -304,6 +304,11 @@ MUTANTS: list[Mutant] = [
             "return math.floor(ratio * size) or 1",
             "tests/unit/submodels/test_submodels_indices.py",
         ),
+        ("rows *= factors", "rows /= factors", "tests/unit/submodels/test_submodels_indices.py"),
+    ),
+    *_in(
+        "fedraa/engine/build.py",
+        ("keep_norms=method.local.full_rate", "keep_norms=True", "tests/numerics/test_fed_quilt.py"),
     ),
     # These errors are in costs and schedulers.
     *_in(
