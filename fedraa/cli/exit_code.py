@@ -13,7 +13,7 @@ from fedraa.engine import stop_signals
 from fedraa.errors import Inconsistent, PromiseBroken, RunFailed, RunWarning
 
 TERMINATED = "stopped by SIGTERM"
-# The top-level loggers whose warnings are printed in the form of a RunWarning.
+# The names of fedraa's loggers. Their warnings are printed like a RunWarning.
 LOGGERS = ("fedraa", "actors", "schedulers")
 
 

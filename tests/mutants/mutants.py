@@ -306,10 +306,7 @@ MUTANTS: list[Mutant] = [
         ),
         ("rows *= factors", "rows /= factors", "tests/unit/submodels/test_submodels_indices.py"),
     ),
-    *_in(
-        "fedraa/engine/build.py",
-        ("keep_norms=method.local.full_rate", "keep_norms=True", "tests/numerics/test_fed_quilt.py"),
-    ),
+    *_in("fedraa/engine/build.py", ("keep_norms=method.local.full_rate", "keep_norms=True", QUILT)),
     # These errors are in costs and schedulers.
     *_in(
         "fedraa/devices/fleet.py",
