@@ -51,6 +51,9 @@ def run_race(options: RunOptions) -> None:
 
 
 def _select_by_options(options: RunOptions) -> tuple[list[Setting], list[Entrant], list[Part]]:
+    if options.setting and (options.quick or QUICK.name in options.setting):
+        problem = f"--quick selects the setting {QUICK.name}"
+        raise InputError("setting", problem, got=options.setting, hint="to run it, give --quick and no --setting")
     settings = [QUICK] if options.quick else _select_named("setting", SETTINGS, options.setting)
     known_names = [*ENTRANTS, f"NAME{LENT} for each entrant NAME except {OURS} and {LIMIT}"]
     names = options.methods
@@ -58,8 +61,6 @@ def _select_by_options(options: RunOptions) -> tuple[list[Setting], list[Entrant
         names = tuple(entrant.name for entrant in (FIRST if options.quick else ENTRANTS.values()))
     entrants = _select_named("methods", KNOWN, names, known_names)
     parts = _select_named("parts", {part: part for part in PARTS}, options.parts)
-    if options.quick and options.setting:
-        raise InputError("setting", "--quick selects the setting digits", got=options.setting, hint="leave it out")
     if options.tuned and len(settings) > 1:
         hint = f"give one --setting, not {len(settings)}"
         raise InputError("tuned", f"{options.tuned} has the tuned values of one setting only", hint=hint)

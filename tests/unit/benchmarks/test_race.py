@@ -227,6 +227,9 @@ def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypa
 def test_what_is_not_there_or_named_twice_is_one_sentence(tmp_path: Path) -> None:
     with refuses("setting", "A, B, ", got="Z"):
         run_study("race", RunOptions(setting=("Z",), out=tmp_path))
+    for quick, setting in ((False, ("digits",)), (True, ("A",))):
+        with refuses("setting", "--quick", "digits", got=setting):
+            run_study("race", RunOptions(quick=quick, setting=setting, out=tmp_path))
     with refuses("jobs", got=0):
         run_study("race", RunOptions(quick=True, jobs=0, out=tmp_path))
     with refuses("seeds", got=(0, -1)):
