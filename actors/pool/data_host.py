@@ -16,7 +16,7 @@ from actors.ray_versions import AnyRef
 from fedraa.config.sections import ProblemOptions
 from fedraa.data import DivisionSettings, Federated, divide_dataset
 from fedraa.data.tree import list_leaves
-from fedraa.engine.build import read_dataset
+from fedraa.engine.run_data import read_dataset
 from fedraa.errors import InputError
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from actors.server.sharded_store import ShardedStore
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.callbacks.events import Event, Progress
 from fedraa.devices.worker_groups import WorkerGroup
-from fedraa.engine.build import make_dealing
+from fedraa.engine.run_data import make_dealing
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.errors import CallbackRaised

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +13,23 @@ from torch import nn
 from fedraa.aggregation.label_owners import labels_held
 from fedraa.attacks.attack import AttackPlan, check_attack, make_attack_plan
 from fedraa.client.state_probe import MAX_PROBE_SAMPLES, probe_state
-from fedraa.components.calls import call_custom, convert_custom_errors, convert_errors
-from fedraa.composition.compatibility import check_transforms
+from fedraa.components.calls import convert_custom_errors, convert_errors
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
-from fedraa.config.sections import DEFAULT_ATTACKERS, ProblemOptions
+from fedraa.config.sections import DEFAULT_ATTACKERS
 from fedraa.data import (
     Dataset,
-    DivisionSettings,
-    Federated,
     FederatedDataset,
     as_dataset,
     divide_dataset,
-    load_dataset,
-    make_partitioner,
     make_transforms,
 )
-from fedraa.data.check import Targets
-from fedraa.data.label_shares import measure_label_overlap, measure_label_shares
+from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Tree, map_tree, take_rows
 from fedraa.devices.availability import Availability, Daily, Timing, read_availability
 from fedraa.devices.compute_speeds import make_fleet, with_links
 from fedraa.devices.fedscale import read_fedscale_availability
+from fedraa.devices.fleet import Fleet
 from fedraa.devices.link_traces import read_links
 from fedraa.engine.device_memory import warn_of_small_memory
 from fedraa.engine.factories import make_worker_spec
@@ -49,6 +43,14 @@ from fedraa.engine.preflight import (
 )
 from fedraa.engine.process_guard import exclusive_process
 from fedraa.engine.robust_checks import warn_of_many_attackers, warn_of_unseen_deltas
+from fedraa.engine.run_data import (
+    check_clients_with_tests,
+    make_dealing,
+    measure_labels,
+    read_dataset,
+    target_check,
+    with_clients,
+)
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
     find_added_outputs,
@@ -59,7 +61,7 @@ from fedraa.engine.run_warnings import (
     issue_warnings,
 )
 from fedraa.errors import InputError, no_effect_error
-from fedraa.evaluation.metrics import make_metrics, refuse_misfit
+from fedraa.evaluation.metrics import NamedMetric, make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
 from fedraa.objectives import Objective, describe_misfit, make_objective
@@ -94,77 +96,33 @@ def build_run(
         doing: Called with a text about each long step.
     """
     object_fields = objects_of(dict(experiment), model, dataset)
-    if dataset is not None and experiment.data_on_nodes:
-        raise no_effect_error("data_on_nodes", True, "a dataset that is given as an object")
-    if model is not None:
-        _refuse_options_of_names(experiment, "model")
-    if dataset is not None:
-        _refuse_options_of_names(experiment, "dataset")
+    _refuse_options_without_effect(experiment, model, dataset)
     method = resolve_method(experiment)
     objective = make_objective(experiment.objective)
     metrics = make_metrics(experiment.metrics, objective.summary())
-    if dataset is None:
-        doing(f"reading {experiment.dataset}")
-        dataset = read_dataset(experiment)
-    else:
-        doing("reading the dataset")
-        if not isinstance(dataset, FederatedDataset):
-            dataset = as_dataset(dataset, target_check(objective))
+    doing("reading the dataset" if dataset is not None else f"reading {experiment.dataset}")
+    dataset = _read_or_check(experiment, dataset, objective)
     experiment = with_clients(experiment, dataset)
     names = object_names(model, dataset if "dataset" in object_fields else None)
     experiment = experiment.model_copy(update=names)
-    concurrency = getattr(method.schedule, "concurrency", None)
-    if concurrency is not None and concurrency > experiment.client_count:
-        expected = f"at most {experiment.client_count}, the number of clients"
-        raise InputError("concurrency", got=concurrency, expected=expected)
-    fleet = make_fleet(experiment.compute, experiment.client_count, units=experiment.units, seed=experiment.seed)
-    if experiment.links is not None:
-        fleet = with_links(fleet, read_links(experiment.links, experiment.client_count))
+    _check_concurrency(experiment, method)
+    fleet = _make_fleet(experiment)
     method = with_capacities(method, fleet.compute)
     timing = _make_timing(experiment)
     doing(f"dividing the data among {experiment.client_count} clients")
     data = divide_dataset(dataset, make_dealing(experiment))
-    able = int((np.diff(data.test_offsets) > 0).sum())
-    _check_clients_with_tests(experiment, able)
     dataset = data.dataset
-    transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
-    # The example is a real minibatch, because memory is measured on it. The tracer needs two samples or more.
-    batch = take_rows(dataset.x_train, slice(max(2, experiment.batch_size)))
-    if transforms:
-        transforms = transforms.fitted(batch)
-    example = map_tree(lambda part: torch.from_numpy(part.copy()), batch)
-    pair = map_tree(lambda part: part[:2], example)
-    wanted = torch.from_numpy(dataset.y_train[:2])
-    classes = dataset.classes
-
-    def output_misfit(result: Any) -> str | None:
-        with convert_custom_errors("objective", objective):
-            return describe_misfit(objective, result, wanted, classes)
-
+    check_clients_with_tests(experiment, data)
+    transforms, example = _make_example(experiment, dataset)
     doing("checking the model: finding the parts to cut" if method.cuts else "checking the model")
-    if model is not None:
-        model = own_model(model, pair, output_misfit, objective)
-    else:
-        model = build_model(
-            experiment.model,
-            example,
-            classes,
-            hidden=experiment.hidden,
-            dropout=experiment.dropout,
-            seed=experiment.seed,
-            misfit=output_misfit,
-        )
-    refuse_large_tokens(model, dataset, objective)
-    trial_x = map_tree(torch.tensor, take_rows(dataset.x_test, slice(TRIAL_SAMPLES)))
-    trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
-    refuse_misfit(metrics, model, trial_x, trial_y, objective)
+    model = _make_model(experiment, model, dataset, example, objective, metrics)
     no_logits = find_no_logits(model, example, objective)
     with naming_whole_methods(method):
         tell = None if experiment.quiet else _write_line
-        traced = trace_model(method, model, pair, tell, experiment.cut_layers)
+        traced = trace_model(method, model, _first_samples(example, 2), tell, experiment.cut_layers)
         sets = method.submodel.submodels(traced)
     doing("looking for buffers that training changes")
-    state = probe_state(traced.module, map_tree(lambda part: part[: 2 * MAX_PROBE_SAMPLES], example), objective.outputs)
+    state = probe_state(traced.module, _first_samples(example, 2 * MAX_PROBE_SAMPLES), objective.outputs)
     if state.min_batch > 1:
         method = replace(method, local=replace(method.local, min_batch=state.min_batch))
     if not has_statistics(traced.module) and not state.estimated:
@@ -179,7 +137,7 @@ def build_run(
     labels = np.zeros((experiment.client_count, 1), bool)
     if objective.classifies:
         labels = labels_held(data, dataset.classes)
-    label_shares, label_overlap = _measure_labels(data, method, objective, experiment.seed)
+    label_shares, label_overlap = measure_labels(data, method, objective, experiment.seed)
     attack = _start_attack(experiment, objective, dataset.classes, example)
     privacy = None
     if experiment.privacy is not None:
@@ -228,26 +186,76 @@ def build_run(
     return spec
 
 
-def _measure_labels(
-    data: Federated, method: Method, objective: Objective, seed: int
-) -> tuple[tuple[float, ...] | None, float]:
-    """Return the label shares of all clients' data and the overlap with each client's shares, as RunSpec has them.
+def _read_or_check(
+    experiment: Experiment, dataset: Dataset | FederatedDataset | None, objective: Objective
+) -> Dataset | FederatedDataset:
+    """Return the dataset that the experiment names, or the user's dataset with checked and converted targets."""
+    if dataset is None:
+        return read_dataset(experiment)
+    if isinstance(dataset, FederatedDataset):
+        return dataset
+    return as_dataset(dataset, target_check(objective))
 
-    A value that the run does not need is not measured: it is None or 1.
 
-    Args:
-        data: The clients' data.
-        method: The method.
-        objective: The objective.
-        seed: Seed of the run.
+def _make_fleet(experiment: Experiment) -> Fleet:
+    fleet = make_fleet(experiment.compute, experiment.client_count, units=experiment.units, seed=experiment.seed)
+    if experiment.links is None:
+        return fleet
+    return with_links(fleet, read_links(experiment.links, experiment.client_count))
+
+
+def _make_example(experiment: Experiment, dataset: Dataset) -> tuple[Transforms, Tree]:
+    """Return the transforms of training batches, and a real minibatch of inputs [b, ...], on which memory is measured.
+
+    The tracer needs at least two samples.
     """
-    needs_overlap = objective.classifies and method.local.auto is not None
-    if not (method.local.logit_calibration or needs_overlap):
-        return None, 1.0
-    shares = measure_label_shares(data, data.dataset.classes, seed)
-    if not needs_overlap:
-        return shares, 1.0
-    return shares, measure_label_overlap(data, shares, seed)
+    transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
+    batch = take_rows(dataset.x_train, slice(max(2, experiment.batch_size)))
+    if transforms:
+        transforms = transforms.fitted(batch)
+    return transforms, map_tree(lambda part: torch.from_numpy(part.copy()), batch)
+
+
+def _make_model(
+    experiment: Experiment,
+    model: nn.Module | None,
+    dataset: Dataset,
+    example: Tree,
+    objective: Objective,
+    metrics: tuple[NamedMetric, ...],
+) -> nn.Module:
+    """Return the model that the experiment names, or a copy of the user's model without wrappers.
+
+    Raises:
+        InputError: The model fits neither the inputs, nor the objective, nor the metrics.
+    """
+    wanted = torch.from_numpy(dataset.y_train[:2])
+
+    def output_misfit(result: Any) -> str | None:
+        with convert_custom_errors("objective", objective):
+            return describe_misfit(objective, result, wanted, dataset.classes)
+
+    if model is not None:
+        model = own_model(model, _first_samples(example, 2), output_misfit, objective)
+    else:
+        model = build_model(
+            experiment.model,
+            example,
+            dataset.classes,
+            hidden=experiment.hidden,
+            dropout=experiment.dropout,
+            seed=experiment.seed,
+            misfit=output_misfit,
+        )
+    refuse_large_tokens(model, dataset, objective)
+    trial_x = map_tree(torch.tensor, take_rows(dataset.x_test, slice(TRIAL_SAMPLES)))
+    trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
+    refuse_misfit(metrics, model, trial_x, trial_y, objective)
+    return model
+
+
+def _first_samples(example: Tree, count: int) -> Tree:
+    return map_tree(lambda part: part[:count], example)
 
 
 def _start_attack(experiment: Experiment, objective: Objective, classes: int, example: Tree) -> AttackPlan | None:
@@ -275,15 +283,24 @@ def _start_attack(experiment: Experiment, objective: Objective, classes: int, ex
     return plan
 
 
-def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
-    """Raise InputError if the user sets a field of `_ONLY_BY_NAME` for a component that is an object.
+def _refuse_options_without_effect(
+    experiment: Experiment, model: nn.Module | None, dataset: Dataset | FederatedDataset | None
+) -> None:
+    """Raise InputError if an option that is set has no effect, because the model or the dataset is an object."""
+    if dataset is not None and experiment.data_on_nodes:
+        raise no_effect_error("data_on_nodes", True, "a dataset that is given as an object")
+    for component, given in (("model", model), ("dataset", dataset)):
+        if given is not None:
+            for field in _ONLY_BY_NAME[component]:
+                _refuse_unless_default(experiment, field, f"a {component} that is given as an object")
 
-    Args:
-        experiment: The experiment.
-        component: `model` or `dataset`. The user passes this component as an object.
-    """
-    for field in _ONLY_BY_NAME[component]:
-        _refuse_unless_default(experiment, field, f"a {component} that is given as an object")
+
+def _check_concurrency(experiment: Experiment, method: Method) -> None:
+    """Raise InputError if more clients shall train at the same time than there are."""
+    concurrency = getattr(method.schedule, "concurrency", None)
+    if concurrency is not None and concurrency > experiment.client_count:
+        expected = f"at most {experiment.client_count}, the number of clients"
+        raise InputError("concurrency", got=concurrency, expected=expected)
 
 
 def _refuse_unless_default(experiment: Experiment, field: str, beside: str) -> None:
@@ -291,72 +308,8 @@ def _refuse_unless_default(experiment: Experiment, field: str, beside: str) -> N
         raise no_effect_error(field, getattr(experiment, field), beside)
 
 
-def _check_clients_with_tests(experiment: Experiment, able: int) -> None:
-    """Raise InputError if evaluations need more clients with test samples than `able`, the number of such clients."""
-    for switch, field in (("personalised", "personalised"), ("client_evals", "client_evals_of")):
-        if getattr(experiment, switch) is None:
-            continue
-        if not able:
-            raise InputError(switch, "no client that trains has its own test samples", hint="leave it out")
-        count = getattr(experiment, field)
-        if count is not None and count > able:
-            clients = experiment.client_count
-            expected = f"at most {able}, because {able} of {clients} clients have their own test samples"
-            raise InputError(field, got=count, expected=expected)
-
-
 def _write_line(text: str) -> None:
     sys.stderr.write(f"{text}\n")
-
-
-def with_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) -> Experiment:
-    """Return the experiment with defaults for an unset partition and an unset number of clients.
-
-    By default the partition is `dirichlet` if `dirichlet` is set, else `natural` if the dataset assigns its samples to
-    clients, else `iid`.
-    """
-    natural = isinstance(dataset, FederatedDataset) and dataset.has_clients
-    partition = experiment.partition
-    if partition is None and experiment.dirichlet is not None:
-        partition = "dirichlet"
-    elif partition is None and natural:
-        partition = "natural"
-    elif partition is None:
-        partition = "iid"
-    clients = experiment.clients
-    if clients is None and isinstance(partition, str) and partition == "natural":
-        clients = getattr(dataset, "own_clients", None)
-    return experiment.model_copy(update={"partition": partition, "clients": clients or experiment.client_count})
-
-
-def read_dataset(problem: ProblemOptions) -> Dataset | FederatedDataset:
-    """Load the dataset that the options name. If its targets are no class labels, the objective checks the targets."""
-    return load_dataset(problem.dataset, problem.data_dir, target_check(make_objective(problem.objective)))
-
-
-def target_check(objective: Objective) -> Targets | None:
-    """Return the function that checks and converts targets, or None if they are class labels."""
-    if objective.classifies:
-        return None
-    return partial(call_custom, "objective", objective, objective.targets)
-
-
-def make_dealing(experiment: Experiment) -> DivisionSettings:
-    """Return the settings for dividing the dataset among the clients."""
-    partition = "iid" if experiment.partition is None else experiment.partition
-    objective = make_objective(experiment.objective)
-    transforms = make_transforms(experiment.transforms, seed=experiment.seed)
-    check_transforms(transforms, objective)
-    return DivisionSettings(
-        partitioner=make_partitioner(partition, dirichlet=experiment.dirichlet),
-        clients=experiment.client_count,
-        seed=experiment.seed,
-        transforms=transforms,
-        allow_nan=experiment.allow_nan,
-        targets=target_check(objective),
-        validation=experiment.validation,
-        standardise=experiment.standardise,
-    )
 
 
 def _make_timing(experiment: Experiment) -> Timing:

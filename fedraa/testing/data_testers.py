@@ -24,7 +24,7 @@ from fedraa.data.load import SOURCES
 from fedraa.data.sources.rows import as_rows
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import list_leaves, map_tree
-from fedraa.engine.build import target_check, with_clients
+from fedraa.engine.run_data import target_check, with_clients
 from fedraa.errors import InputError
 from fedraa.objectives import make_objective
 from fedraa.rng import generator

@@ -16,7 +16,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.data import DivisionSettings, divide_dataset, load_dataset, make_partitioner
 from fedraa.data.load import DATASETS
 from fedraa.data.partition.iid import Iid
-from fedraa.engine import build
+from fedraa.engine import run_data
 
 REAL = Path(__file__).parents[4] / "shared" / "data"
 
@@ -34,7 +34,7 @@ def arrays(**change):
 
 def scaled(data):
     """Return the scaled samples of a run."""
-    return divide_dataset(data, build.make_dealing(Experiment(clients=2))).dataset
+    return divide_dataset(data, run_data.make_dealing(Experiment(clients=2))).dataset
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import fedraa as fl
 from fedraa import Experiment
 from fedraa.data import DivisionSettings, divide_dataset, load_dataset, make_partitioner, make_transforms
 from fedraa.data.sources.rows import NpyRows
-from fedraa.engine.build import with_clients
+from fedraa.engine.run_data import with_clients
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((60, 1, 4, 4)).astype(np.float32), np.arange(60) % 3

@@ -6,7 +6,8 @@ from refusals import refuses
 from fedraa import Experiment, FederatedDataset
 from fedraa.data import Dataset, Federated
 from fedraa.data import divide_dataset as deal_data
-from fedraa.engine.build import build_run, make_dealing
+from fedraa.engine.build import build_run
+from fedraa.engine.run_data import make_dealing
 
 
 def dataset() -> Dataset:
