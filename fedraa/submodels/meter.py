@@ -242,8 +242,8 @@ def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode that counts FLOPs and the bytes of new tensors.
 
-    It uses the formulas of torch's FlopCounterMode and those in `_MISSING_FORMULAS`. FlopCounterMode itself would import
-    torch._dynamo, which takes a second.
+    It uses the formulas of torch's FlopCounterMode, and those of `_MISSING_FORMULAS`. FlopCounterMode itself would
+    import torch._dynamo, which takes a second.
     """
 
     def __init__(self) -> None:

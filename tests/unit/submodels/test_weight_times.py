@@ -26,7 +26,8 @@ def test_a_convolutions_weight_is_used_at_every_position() -> None:
 def test_a_transposed_convolutions_weight_is_used_at_every_input_position() -> None:
     """The output has 8 x 8 positions, but each of the 3 x 2 x 2 x 2 weights multiplies the 4 x 4 inputs only."""
     example = torch.zeros(2, 3, 4, 4)
-    model = nn.Sequential(nn.ConvTranspose2d(3, 2, 2, stride=2, bias=False), nn.Flatten(), nn.Linear(128, 1, bias=False))
+    layer = nn.ConvTranspose2d(3, 2, 2, stride=2, bias=False)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(128, 1, bias=False))
     times = weight_times(trace_module(model, example), example)
     assert times.tolist() == [16.0] * 24 + [1.0] * 128
 
