@@ -213,7 +213,8 @@ def _trilinear_flops(
         for dim in sorted(new):
             sizes.insert(dim, 1)
         shapes.append(sizes)
-    return 2 * math.prod(max(sizes) for sizes in zip(*shapes, strict=True))
+    broadcast: list[int] = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    return 2 * math.prod(broadcast)
 
 
 # Torch has no FLOP formulas for attention and LSTMs on a CPU, bilinear layers, products with a vector and the matrix
