@@ -65,7 +65,7 @@ def train(theta, shards, costs, rng, updates, concurrency, buffer_size, server_l
     # The number of tasks of each client so far.
     turns = [0] * len(shards)
     events, queue = [], []
-    idle = rng("concurrency").choice(len(shards), concurrency, replace=False).tolist()
+    idle = rng("concurrency start").choice(len(shards), concurrency, replace=False).tolist()
     now = 0.0
     while version < updates:
         for n in idle:

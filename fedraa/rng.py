@@ -12,8 +12,9 @@ WORD = 2**32
 def generator(seed: int, stream: str, *index: int) -> np.random.Generator:
     """Return the random generator of one draw, such as `generator(0, "jitter", client, turn)`.
 
-    Generators with different streams or indices are independent. A resumed, replayed or distributed run needs no saved
-    generator states.
+    Generators with different streams or indices are independent. One exception: a stream gives the same numbers without
+    an index and with the single index 0, because NumPy pads short seeds with zeros. A resumed, replayed or distributed
+    run needs no saved generator states.
 
     Args:
         seed: The seed of the run.

@@ -47,6 +47,7 @@ class Availability:
         if period is not None:
             cycle = start // period
             base = cycle * period
+            # The available time of a whole period, and of the rest of the first period.
             whole = sum(end - begin for begin, end in spans)
             first = sum(max(0.0, end - max(begin, start - base)) for begin, end in spans)
             if work > first:
@@ -60,7 +61,10 @@ class Availability:
             if end - begin >= work:
                 return begin + work
             work -= max(0.0, end - begin)
-        return float("inf")
+        if period is None:
+            return float("inf")
+        # The task fits into this period. The rest of its work is only a rounding error.
+        return base + spans[-1][1]
 
     def find_start(self, client: int, now: float) -> float:
         """Return the first time from `now` on at which the device is available; infinity if there is none."""

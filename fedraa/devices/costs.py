@@ -280,7 +280,9 @@ class CostModel(Stateful):
         columns = []
         for widths in shapes:
             passed = self._all_sample_passes(widths)
-            load = self.load(widths, passed, *self.moved_bytes(widths))
+            down, up = self.moved_bytes(widths)
+            activations = FLOAT32_BYTES * self._stem.activations * passed if self._stem is not None else 0.0
+            load = self.load(widths, passed, down + activations, up + activations)
             columns.append(
                 np.where(self.fleet.fits_memory(load), self.fleet.cost(load) + self._server_time(passed), np.inf)
             )

@@ -82,7 +82,7 @@ class ClientSelector:
 
     def choose_first(self, count: int) -> Sequence[int]:
         """Return the clients that an asynchronous server starts first."""
-        rng = generator(self._seed, "selection")
+        rng = generator(self._seed, "selection start")
         return self._choose(count, rng, step=0, now=0.0, excluded=())
 
     def choose_next(self, task: int, *, step: int, now: float, excluded: Collection[int]) -> Sequence[int]:

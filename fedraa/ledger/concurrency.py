@@ -26,7 +26,8 @@ class Concurrency:
         """Return the clients that train first."""
         if self.limit is None or not self.limited:
             return range(self.clients)
-        drawn: list[int] = generator(self.seed, "concurrency").choice(self.clients, self.limit, replace=False).tolist()
+        rng = generator(self.seed, "concurrency start")
+        drawn: list[int] = rng.choice(self.clients, self.limit, replace=False).tolist()
         return drawn
 
     def next_clients(

@@ -35,7 +35,7 @@ class RoutedTasks(Stateful):
 
     def first_clients(self) -> Sequence[int]:
         """Return the clients that train first."""
-        rng = generator(self._seed, "routing")
+        rng = generator(self._seed, "routing start")
         drawn = rng.choice(len(self._queues), self._tasks, replace=False, p=self.probabilities)
         self._queues[drawn] = 1
         clients: list[int] = drawn.tolist()

@@ -66,6 +66,9 @@ def reestimate_statistics(
 ) -> None:
     """Estimate buffers, such as batch norm's statistics, from the samples `x` [n, ...], as `reestimate_over` does.
 
+    Each of the c batches takes every c-th sample. Samples are in the order of the clients. Therefore a batch of
+    neighbours would have the labels of only a few clients, and the variance within it would be too small.
+
     Args:
         module: The module, which is changed in place.
         x: The samples.
@@ -73,11 +76,9 @@ def reestimate_statistics(
         estimated: The names of buffers that training changes, besides those of batch norms.
         read: The names of the `estimated` buffers that evaluation reads.
     """
-    ends = np.cumsum(part_sizes(len(list_leaves(x)[0]), batch)).tolist()
-    spans = list(zip([0, *ends], ends, strict=False))
-    reestimate_over(
-        module, lambda: (take_rows(x, slice(start, end)) for start, end in spans), estimated=estimated, read=read
-    )
+    count = math.ceil(len(list_leaves(x)[0]) / batch)
+    spans = [slice(first, None, count) for first in range(count)]
+    reestimate_over(module, lambda: (take_rows(x, span) for span in spans), estimated=estimated, read=read)
 
 
 def reestimate_over(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -122,18 +123,22 @@ class Regression(Objective):
     def measured(self, outputs: Tensor, targets: Tensor) -> Mapping[str, Tensor]:
         wanted = targets.double().reshape(len(targets), -1)
         error = outputs.double().reshape(wanted.shape) - wanted
+        squares = wanted.square()
+        # The first 24 bits of each square (Veltkamp's split). The sums of these parts have no rounding errors.
+        scaled = squares * (2**29 + 1)
+        leading = scaled - (scaled - squares)
         return {
             "squared": error.square(),
             "absolute": error.abs().sum(1),
             "wanted": wanted,
-            "wanted_squared": wanted.square(),
+            "wanted_squared": leading,
+            "wanted_rest": squares - leading,
             "samples": wanted.new_ones(len(wanted)),
         }
 
     def metrics(self, sums: Sums) -> Mapping[str, float]:
-        spread = sums["wanted_squared"] - sums["wanted"] ** 2 / sums["samples"]
         with np.errstate(divide="ignore", invalid="ignore"):
-            r2 = np.mean(1 - sums["squared"] / spread)
+            r2 = np.mean(1 - sums["squared"] / _sum_squared_deviations(sums))
         return {
             "mse": float(sums["squared"].sum() / sums["count"]),
             "mae": float(sums["absolute"] / sums["count"]),
@@ -154,6 +159,20 @@ class Regression(Objective):
         if outputs.numel() == targets.numel():
             return None
         return f"numbers {list(targets.shape)}"
+
+
+def _sum_squared_deviations(sums: Sums) -> Array:
+    """Return the sum of the squared deviations of the targets from their mean, for each output [k].
+
+    The result is a small difference of two large numbers if the targets are far from 0. It is therefore computed with
+    exact fractions, so that it is 0 for constant targets.
+    """
+    samples = Fraction(float(sums["samples"]))
+    columns = [sums[name].tolist() for name in ("wanted", "wanted_squared", "wanted_rest")]
+    deviations = []
+    for total, leading, rest in zip(*columns, strict=True):
+        deviations.append(float(Fraction(leading) + Fraction(rest) - Fraction(total) ** 2 / samples))
+    return np.array(deviations)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def landscape_pictures(surface: Surface, sharpness: float, name: str, samples: i
         samples: The number of test samples in the caption.
     """
     about = AROUND.format(samples)
-    sharp = f" Sharpness: within a Euclidean distance of {RHO:g} the loss rises by at most {sharpness:.4f}."
+    sharp = f" Sharpness: within a Euclidean distance of {RHO:g}, gradient ascent finds a loss {sharpness:.4f} higher."
     return [
         Picture(f"{name}-contour", "Loss landscape, contour", about + sharp, partial(_draw_contour, surface)),
         Picture(f"{name}-surface", "Loss landscape, surface", about, partial(_draw_relief, surface)),

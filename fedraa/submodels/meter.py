@@ -181,15 +181,53 @@ def _recurrent_backward_flops(*shapes: Any, **_: object) -> int:
     return 2 * _recurrent_flops(*shapes)
 
 
-# Torch has no FLOP formulas for attention and LSTMs on a CPU and for the matrix products of experts. Its formula for
-# the backward pass of a convolution ignores groups.
+def _vector_product_flops(matrix: Sequence[int], *_: object, **__: object) -> int:
+    return 2 * math.prod(matrix)
+
+
+def _trilinear_flops(
+    left: Sequence[int],
+    weight: Sequence[int],
+    right: Sequence[int],
+    left_new: Sequence[int],
+    weight_new: Sequence[int],
+    right_new: Sequence[int],
+    *_: object,
+    **__: object,
+) -> int:
+    """Return the FLOPs of a bilinear layer, or of one of its gradients: a multiplication and an addition per term.
+
+    The operator broadcasts three tensors to `[b, outputs, left, right]`, multiplies them and sums over some dimensions.
+
+    Args:
+        left: Shape of the first tensor.
+        weight: Shape of the second tensor.
+        right: Shape of the third tensor.
+        left_new: The dimensions of the broadcast shape that the first tensor lacks.
+        weight_new: The dimensions of the broadcast shape that the second tensor lacks.
+        right_new: The dimensions of the broadcast shape that the third tensor lacks.
+    """
+    shapes = []
+    for shape, new in ((left, left_new), (weight, weight_new), (right, right_new)):
+        sizes = list(shape)
+        for dim in sorted(new):
+            sizes.insert(dim, 1)
+        shapes.append(sizes)
+    broadcast: list[int] = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    return 2 * math.prod(broadcast)
+
+
+# Torch has no FLOP formulas for attention and LSTMs on a CPU, bilinear layers, products with a vector and the matrix
+# products of experts. Its formula for the backward pass of a convolution ignores groups.
 _MISSING_FORMULAS = {
     torch.ops.aten._grouped_mm: _grouped_product_flops,
+    torch.ops.aten._trilinear: _trilinear_flops,
     torch.ops.aten.convolution_backward: _convolution_backward_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
     torch.ops.aten.mkldnn_rnn_layer: _recurrent_flops,
     torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent_backward_flops,
+    torch.ops.aten.mv: _vector_product_flops,
 }
 _FORMULAS = flop_registry | {
     operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]
@@ -205,7 +243,8 @@ def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
 class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A mode that counts FLOPs and the bytes of new tensors.
 
-    It counts the same FLOPs as torch's FlopCounterMode, but without the import of torch._dynamo, which takes a second.
+    It uses the formulas of torch's FlopCounterMode, and those of `_MISSING_FORMULAS`. FlopCounterMode itself would
+    import torch._dynamo, which takes a second.
     """
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ an interrupted tuning can continue.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from fedraa.errors import InputError
@@ -78,11 +79,15 @@ class Judge:
 
 
 def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Direction) -> Any:
-    """Return an Optuna study with the finished trials. A trial's value is its rank in the order of `trial_merit`."""
+    """Return an Optuna study with the finished trials. A trial's value is its rank in the order of `trial_merit`.
+
+    The study maximises. If smaller metrics are better, the curves of the trials therefore have the opposite sign.
+    """
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=RANDOM_TRIALS)
     study = optuna.create_study(direction="maximize", sampler=sampler)
+    sign = 1 if better == "max" else -1
     merits = sorted({trial_merit(trial, better) for trial in ended if trial.state == "done"})
     for trial in ended:
         if trial.values.keys() != space.keys() or not all(
@@ -92,7 +97,8 @@ def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Directi
         rank = None
         if trial.state == "done":
             rank = merits.index(trial_merit(trial, better))
-        study.add_trial(_make_frozen_trial(trial, space, rank))
+        curve = {tenth: sign * value for tenth, value in trial.curve.items()}
+        study.add_trial(_make_frozen_trial(replace(trial, curve=curve), space, rank))
     return study
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from tiny import CLASSES, CLIENTS, EPOCHS, FEATURES, HIDDEN, SAMPLES, Stepped, spec
 
+from fedraa.engine.factories import make_cost_model
+
 # Size of the model in bytes.
 D = 4 * 44
 # Bytes of a bitmap of 44 coordinates.
@@ -130,6 +132,14 @@ def test_bill(name: str, fleet: Path) -> None:
         unit = EPOCHS * n / (REFERENCE * SAMPLES / CLIENTS)
         time = LATENCY + down / D / DOWNLINK + work * unit / COMPUTE + up / D / UPLINK
         assert dispatched[task.id]["cost"] == task.cost == pytest.approx(time, rel=1e-9)
+
+
+def test_expected_duration_of_a_split_model_includes_its_activations(fleet: Path) -> None:
+    run = spec("splitfed", compute=str(fleet))
+    stepped = Stepped(run)
+    tasks = stepped.round()
+    durations = make_cost_model(run).expected_durations(())
+    assert [durations[task.client] for task in tasks] == pytest.approx([task.cost for task in tasks])
 
 
 @pytest.mark.parametrize(

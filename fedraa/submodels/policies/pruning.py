@@ -106,8 +106,9 @@ class SharedMask(SubmodelSampler):
 def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32]:
     """Return how many times the forward pass of one sample uses each weight [d].
 
-    A convolution uses a weight at every output pixel. A layer over a sequence uses it at every position. The number is
-    1 for layers that are never called, and for all layers if `example` is None.
+    A convolution uses a weight at every output pixel, a transposed convolution at every input pixel. A layer over a
+    sequence uses it at every position. The number is 1 for layers that are never called, and for all layers if
+    `example` is None.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:
@@ -119,23 +120,30 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
 
 
 def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
-    """Return, for each layer, the number of output positions of one sample, such as pixels."""
+    """Return, for each layer, the number of positions of one sample at which it uses its weights, such as pixels."""
     module = traced.make_full_skeleton().eval()
     samples = len(list_leaves(example)[0])
     positions: dict[str, float] = {}
 
-    def note_positions(name: str, layer: nn.Module, out: object) -> None:
+    def note_positions(name: str, layer: nn.Module, inputs: tuple[object, ...], out: object) -> None:
+        spread = out
         if isinstance(out, tuple):
-            out = out[0]
-        if isinstance(out, Tensor) and out.numel():
+            spread = out[0]
+        if isinstance(layer, nn.modules.conv._ConvTransposeNd) and inputs:
+            spread = inputs[0]
+        if isinstance(spread, Tensor) and spread.numel():
             channel_dim = 1 if isinstance(layer, nn.modules.conv._ConvNd) else -1
-            positions[name] = positions.get(name, 0.0) + out.numel() / samples / out.shape[channel_dim]
+            positions[name] = positions.get(name, 0.0) + spread.numel() / samples / spread.shape[channel_dim]
 
     for name, layer in module.named_modules():
         if next(layer.parameters(recurse=False), None) is not None:
-            layer.register_forward_hook(lambda layer, inputs, out, name=name: note_positions(name, layer, out))
+            layer.register_forward_hook(lambda layer, inputs, out, name=name: note_positions(name, layer, inputs, out))
     with torch.no_grad(), torch.random.fork_rng():
         forward(module, example)
+    for name, layer in module.named_modules():
+        # An attention layer reads the weights of its output projection without a call of this projection.
+        if isinstance(layer, nn.MultiheadAttention) and name in positions:
+            positions[f"{name}.out_proj".lstrip(".")] = positions[name]
     return {name: max(1.0, count) for name, count in positions.items()}
 
 

@@ -54,6 +54,23 @@ def test_periods_equal_counting_unit_by_unit(cuts: list[int], start: int, work: 
 
 
 @pytest.mark.parametrize(
+    ("spans", "period", "start", "work", "end"),
+    [
+        # The task needs 9 spans of 0.2: those from 1.0 to 9.0.
+        ([(0.0, 0.2)], 1.0, 0.7285491774205701, 1.8, 9.2),
+        # The task needs both spans of the periods 1, 2 and 3.
+        ([(0.1, 0.4), (0.6, 0.8)], 1.0, 0.9, 1.5, 3.8),
+        # The task needs the spans of the periods 3, 4, 5 and 6.
+        ([(0.20999999999999996, 0.5599999999999999)], 0.7, 2.0906664540775206, 1.4, 4.76),
+    ],
+)
+def test_task_that_fills_whole_spans_ends_in_spite_of_rounding(
+    spans: list[tuple[float, float]], period: float, start: float, work: float, end: float
+) -> None:
+    assert Availability({0: spans}, period=period).finish(0, start, work) == pytest.approx(end)
+
+
+@pytest.mark.parametrize(
     ("text", "place", "got"),
     [
         ("client,start\n0,1\n", "columns", ["client", "start"]),

@@ -58,8 +58,10 @@ def test_statistics_are_those_of_the_same_samples_in_memory(
         )
         module = make_worker_spec(spec).evaluator(given, "cpu").prepare(spec.params)
         found.append({name: value.tolist() for name, value in module.state_dict().items() if "running" in name})
-    assert found[0] == found[1]
+    np.testing.assert_allclose(found[0]["1.running_mean"], found[1]["1.running_mean"], rtol=1e-5)
     assert found[0]["1.running_mean"] != [0] * 4
+    # Batches of a stream have the samples of few clients.
+    assert statistics == "all" or found[0] == found[1]
 
 
 def test_few_large_samples_are_held_for_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,8 +186,8 @@ def test_statistics_are_the_mean_over_parts_as_equal_as_can_be():
     with torch.no_grad():
         model[0].weight.fill_(2.0)
     reestimate_statistics(model, x.numpy(), batch=4)
-    # The parts are equal, not 4 + 4 + 1.
-    parts = (x[:3], x[3:6], x[6:])
+    # The parts are equal, not 4 + 4 + 1, and each has every third sample.
+    parts = (x[::3], x[1::3], x[2::3])
     assert torch.allclose(model[0].running_mean, torch.stack([part.mean(0) for part in parts]).mean(0), atol=1e-5)
     assert torch.allclose(model[0].running_var, torch.stack([part.var(0) for part in parts]).mean(0), rtol=1e-5)
     # The second norm sees each part normed by itself: variance 4 * (2/3) * (3/2) without bias correction of three.
@@ -195,6 +195,15 @@ def test_statistics_are_the_mean_over_parts_as_equal_as_can_be():
     assert torch.allclose(model[2].running_var, torch.full((2,), 4 * 3 / 2), rtol=1e-3)
     assert [part.training for part in model] == [True, False, True]
     assert [model[0].momentum, model[2].momentum] == [0.3, 0.1]
+
+
+def test_statistics_of_sorted_samples_have_the_variance_of_all_samples():
+    """Two clients have the samples 0 to 99 and 100 to 199. The variance within a client is a quarter of that of all."""
+    x = np.arange(200, dtype=np.float32)[:, None]
+    model = nn.Sequential(nn.BatchNorm1d(1))
+    reestimate_statistics(model, x, batch=100)
+    assert float(model[0].running_mean) == pytest.approx(x.mean())
+    assert float(model[0].running_var) == pytest.approx(x.var(), rel=0.02)
 
 
 def test_statistics_of_a_model_without_batch_norm_do_not_change():

@@ -181,3 +181,31 @@ def test_auxiliary_outputs_are_in_the_loss_of_training_with_their_weights() -> N
     )
     assert objective.training_loss((z[0], z[1]), z[0], y).item() == pytest.approx((plain + 0.25 * aux).item())
     assert torch.equal(objective.loss(z[0], y), plain)
+
+
+def sum_one_by_one(objective: Objective, outputs: torch.Tensor, targets: torch.Tensor) -> dict[str, np.ndarray]:
+    """Return the sums of an objective's values, added sample by sample as an evaluation does."""
+    sums: dict[str, np.ndarray] = {}
+    for name, values in objective.sums(outputs, targets).items():
+        sums[name] = np.zeros((1, *values.shape[1:]))
+        np.add.at(sums[name], np.zeros(len(values), np.int64), values.numpy())
+    return {name: total[0] for name, total in sums.items()}
+
+
+@pytest.mark.parametrize("samples", [2, 100, 5000])
+def test_r2_of_constant_targets_is_minus_infinity(samples: int) -> None:
+    """The targets have no variance, so an error is infinitely large beside it. A rounding error once gave 4e14."""
+    y = torch.full((samples,), 0.1)
+    sums = sum_one_by_one(Regression(), y + 0.5, y)
+    assert Regression().metrics(sums)["r2"] == -np.inf
+
+
+def test_r2_does_not_depend_on_the_offset_of_the_targets() -> None:
+    rng = np.random.default_rng(0)
+    # Multiples of 1/4 near a million are exact in float32.
+    y = rng.integers(-8, 8, 20_000) / 4
+    error = rng.integers(-3, 3, 20_000) / 4
+    expected = 1 - np.square(error).sum() / np.square(y - y.mean()).sum()
+    far = torch.from_numpy((1e6 + y).astype(np.float32))
+    sums = sum_one_by_one(Regression(), far + torch.from_numpy(error.astype(np.float32)), far)
+    assert Regression().metrics(sums)["r2"] == pytest.approx(expected, rel=1e-12)

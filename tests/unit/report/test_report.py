@@ -244,8 +244,9 @@ def test_a_command_takes_flags_of_every_kind() -> None:
 
 def test_latex_is_escaped_and_aligned() -> None:
     row = (Cell("a_b & 5 %", "a"), Cell("0.5 ± 0.1*", 0.5))
-    table = Table("t", "Title", "Note.", ("name", "value"), (row,), pd.DataFrame())
+    table = Table("t", "Title", "Note.", ("name", "ε"), (row,), pd.DataFrame())
     assert r"\begin{tabular}{lr}" in table.latex
+    assert r"name & $\varepsilon$ \\" in table.latex
     assert r"a\_b \& 5 \% & 0.5 $\pm$ 0.1$^{*}$ \\" in table.latex
 
 

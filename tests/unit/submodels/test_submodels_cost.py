@@ -74,6 +74,34 @@ def test_flops_of_attention() -> None:
     assert measure_cost(traced, traced.widths(traced.full()), x).flops == linear + (2 + 1 + 4) * scores
 
 
+class _Bilinear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Bilinear(3, 4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(x[:, :3], x[:, 3:])
+        return out
+
+
+class _Vector(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+@pytest.mark.parametrize(("module", "terms"), [(_Bilinear(), 3 * 4 * 5), (_Vector(), 7)])
+def test_flops_of_a_bilinear_layer_and_of_a_product_with_a_vector(module: nn.Module, terms: int) -> None:
+    """The forward pass and the gradient of the weight each have a multiplication and an addition per term."""
+    assert measure_step(module, torch.randn(4, 7)).flops == 2 * 2 * terms
+    # The gradients of both inputs of a bilinear layer are two more products.
+    if isinstance(module, _Bilinear):
+        assert measure_step(module, torch.randn(4, 7, requires_grad=True)).flops == 4 * 2 * terms
+
+
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("directions", [1, 2])
 def test_flops_of_an_lstm(layers: int, directions: int) -> None:

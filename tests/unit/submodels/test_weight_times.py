@@ -23,6 +23,31 @@ def test_a_convolutions_weight_is_used_at_every_position() -> None:
     assert weight_times(trace_module(MODEL, EXAMPLE), None).tolist() == [1.0] * 85
 
 
+def test_a_transposed_convolutions_weight_is_used_at_every_input_position() -> None:
+    """The output has 8 x 8 positions, but each of the 3 x 2 x 2 x 2 weights multiplies the 4 x 4 inputs only."""
+    example = torch.zeros(2, 3, 4, 4)
+    layer = nn.ConvTranspose2d(3, 2, 2, stride=2, bias=False)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(128, 1, bias=False))
+    times = weight_times(trace_module(model, example), example)
+    assert times.tolist() == [16.0] * 24 + [1.0] * 128
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.attention(x, x, x)[0].mean(1)
+        return out
+
+
+def test_all_projections_of_attention_are_used_at_every_position() -> None:
+    example = torch.zeros(2, 6, 4)
+    times = weight_times(trace_module(_Attention(), example), example)
+    assert times.tolist() == [6.0] * (3 * 4 * 4 + 3 * 4 + 4 * 4 + 4)
+
+
 def test_pruning_first_mask_follows_squares_per_use_of_the_first_client() -> None:
     """A squared gradient of a weight that is used 4 times counts a quarter of one that is used once."""
     traced = trace_module(MODEL, EXAMPLE)

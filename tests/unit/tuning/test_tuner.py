@@ -345,6 +345,16 @@ def test_suggestion_is_a_function_of_the_seed_and_the_trials() -> None:
     assert 0.01 <= suggest_values(space, failed, 0, 8, "max")["lr"] <= 1
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_suggestions_for_an_error_are_those_for_its_negative_as_a_score(seed: int) -> None:
+    """Without a finished trial, Optuna ranks the failed trials by the last values of their curves."""
+    space = {"lr": Range(0.01, 1, log=True)}
+    rates = (0.01, 0.02, 0.05, 0.2, 0.5, 1.0)
+    errors = [Trial("fedavg", i, {"lr": lr}, "failed", curve={"3": lr}) for i, lr in enumerate(rates)]
+    scores = [replace(trial, curve={"3": -trial.curve["3"]}) for trial in errors]
+    assert suggest_values(space, errors, seed, 6, "min") == suggest_values(space, scores, seed, 6, "max")
+
+
 def test_best_trial_is_done() -> None:
     trials = [Trial("m", n, {"lr": n}, "done", v) for n, v in enumerate((0.5, 0.9, 0.9, 0.2))]
     trials += [replace(trials[0], number=4, state="stopped", value=None)]
