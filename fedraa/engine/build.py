@@ -166,15 +166,22 @@ def build_run(
     doing("checking that the experiment can be run")
     with naming_whole_methods(method):
         check_runnable(spec)
-    fragments = len(getattr(method.submodel, "ratios", ()))
+    _issue_warnings(spec, no_logits)
+    return spec
+
+
+def _issue_warnings(spec: RunSpec, no_logits: str | None) -> None:
+    """Issue the warnings about a run. `no_logits` is the result of `find_no_logits`."""
+    experiment = spec.experiment
+    fragments = len(getattr(spec.method.submodel, "ratios", ()))
     issue_warnings(
         (
-            find_large_inputs(data, standardise=experiment.standardise),
-            find_unused_labels(data),
+            find_large_inputs(spec.data, standardise=experiment.standardise),
+            find_unused_labels(spec.data),
             no_logits,
             find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
-            find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
-            *state.warnings,
+            find_stacked_convolutions(spec.traced.module, experiment.vmap_batch, experiment.device),
+            *spec.state.warnings,
             *warn_of_small_shards(spec),
             *warn_of_single_steps(spec),
             *warn_of_small_memory(spec),
@@ -183,7 +190,6 @@ def build_run(
             *warn_of_no_evaluation(spec),
         )
     )
-    return spec
 
 
 def _read_or_check(
