@@ -1,6 +1,7 @@
 """The driver's loop during a run on Ray: events for the callbacks, health checks, and stop requests."""
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -100,8 +101,8 @@ class Follower:
         end = self.server.execute.remote(resume)
         while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
-        # The run has ended, so the time limit after a stop request no longer applies.
-        self._stopped_at = None
+        # The run has ended, so there is no time limit after a stop request, and the server gets no new stop request.
+        self._stopped_at = math.inf
         try:
             self._exchange_events()
             ended = bool(runtime.get(end))
