@@ -97,7 +97,7 @@ class Follower:
         Raises ServerFroze, ServerStuck, ClusterLost, an error of Ray, or the exception that ended the run.
         """
         if self.sync is not None:
-            self._await_answer(self.server.take.remote(self.sync.read()))
+            self.sync.seen = self._await_answer(self.server.take.remote(self.sync.read()))
         end = self.server.execute.remote(resume)
         while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
