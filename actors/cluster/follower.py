@@ -112,6 +112,8 @@ class Follower:
             raise
         finally:
             self._copy_changes()
+            if self.sync is not None:
+                self._await_answer(self.server.close.remote())
         if self._raised is not None:
             raise self._raised
         return ended

@@ -201,5 +201,5 @@ class ParameterServer:
         return read_changes(self._directory, seen)
 
     def close(self) -> None:
-        """Remove the temporary files of this actor."""
+        """Remove the temporary files of this actor. It is killed next, and a killed actor removes no files."""
         self._own.close()

@@ -26,6 +26,7 @@ class Server(ParameterServer):
     """A server that loads no libraries and writes no files."""
 
     def __init__(self, spec: Any, directory: Disk | None, setting: Setting) -> None:
+        self._own = ExitStack()
         self._directory = directory or Disk()
         self._spec = spec
         self._setting = setting

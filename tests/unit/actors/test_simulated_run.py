@@ -19,6 +19,7 @@ from simulated_run import FAR, OTHER, Plan, SimulatedRun, play
 from simulated_worker import SimulatedWorker
 
 from actors.cluster.follower import STOP_SECONDS
+from actors.server.parameter_server import ParameterServer
 from fedraa.errors import RunFailed
 
 
@@ -72,6 +73,23 @@ def test_the_last_files_may_arrive_later_than_a_stopped_run_must_end(monkeypatch
         run.finish()
     finally:
         run.close()
+
+
+def test_the_server_removes_its_temporary_files_after_the_last_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def changes(self: Server, seen: Any) -> Any:
+        calls.append("changes")
+        return ParameterServer.changes(self, seen)
+
+    monkeypatch.setattr(Server, "changes", changes)
+    monkeypatch.setattr(Server, "close", lambda self: calls.append("close"))
+    run = SimulatedRun(0, Faults(), Plan(is_far=True))
+    try:
+        run.finish()
+    finally:
+        run.close()
+    assert calls[-2:] == ["changes", "close"]
 
 
 PROBABLE = st.sampled_from([0.0, 0.0, 0.1])
