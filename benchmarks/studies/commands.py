@@ -1,6 +1,5 @@
 """The commands `list` and `run` of the studies."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,6 +41,7 @@ from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.history import History
 from fedraa.settings.terms import Terms, on_terms
 from fedraa.settings.tuned import read_tuned
+from fedraa.vectors.chunked import count_cores
 
 RACE = "race"
 # The command and the page of a study list at most this number of consecutive seeds.
@@ -84,7 +84,7 @@ def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, t
         planned = replace(planned, seeds=options.seeds)
     planned = apply_terms(planned, options.terms, options.tuned)
     directory = options.out / "-".join(filter(None, (study, size, options.terms)))
-    runs = execute_study(planned, directory, options.jobs or len(os.sched_getaffinity(0)), ProgressPrinter(planned))
+    runs = execute_study(planned, directory, options.jobs or count_cores(), ProgressPrinter(planned))
     report_study(planned, runs, directory, size, command_line(study, size, options))
 
 

@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks.system.chaos_table import lost_and_doubled
 from benchmarks.system.compat_checks import Environment, start_head
 from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.processes import kill_tree
+from benchmarks.system.processes import start_tree
 from benchmarks.system.rows import add_missing_rows, read_rows
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
@@ -57,7 +57,7 @@ DELAYED = (
     "CoreWorkerService.grpc_server.PushTask",
     "CoreWorkerService.grpc_client.GetObjectStatus",
     "CoreWorkerService.grpc_server.GetObjectStatus",
-    "CoreWorkerService.grpc_client.ActorCallArgWaitComplete",
+    ARGUMENTS,
     "CoreWorkerService.grpc_server.ActorCallArgWaitComplete",
     "CoreWorkerService.grpc_server.PubsubLongPolling",
     "CoreWorkerService.grpc_server.WaitForActorRefDeleted",
@@ -213,7 +213,7 @@ def _variables_of(engine: Engine, fault: str) -> Iterator[tuple[tuple[str, ...],
 
 def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> str:
     """Execute a command of fedraa and return its last line of output."""
-    with subprocess.Popen(
+    with start_tree(
         [sys.executable, "-m", "fedraa", *command],
         env=variables,
         stdout=subprocess.PIPE,
@@ -221,9 +221,8 @@ def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> st
         text=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=TIMEOUT_S)
+            output: str = process.communicate(timeout=TIMEOUT_S)[0]
         except subprocess.TimeoutExpired:
-            kill_tree(process.pid)
             return f"no end within {TIMEOUT_S:g} s"
     return (output.strip().splitlines() or [""])[-1]
 

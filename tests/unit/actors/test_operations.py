@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from refusals import refuses
 from ray.exceptions import RayActorError
+from refusals import refuses
 
 from actors.cluster import operations, placement
 
