@@ -17,36 +17,21 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.system.chaos_table import lost_and_doubled
-from benchmarks.system.faults import MAX_COMMANDS, RESUME
+from benchmarks.system.faults import FLAGS, MAX_COMMANDS, RESUME, make_undisturbed_run
 from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.processes import kill_tree, start_tree
 from benchmarks.system.rows import add_missing_rows, read_rows
 from benchmarks.system.two_hosts import Host, Link, two_hosts
-from fedraa.api import run
-from fedraa.config.experiment import Experiment
 from fedraa.rundir.file_names import EVENTS, SUMMARY
 from fedraa.rundir.history import History
 
 RESULTS = Path(__file__).parents[1] / "results" / "link_faults.csv"
 UPDATES = 400
-FIELDS: dict[str, Any] = {
-    "hidden": (8,),
-    "clients": 4,
-    "local_epochs": 1,
-    "checkpoint_every": 20,
-    "updates": UPDATES,
-    "quiet": True,
-}
-FLAGS = (
-    *("--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "20", "--updates", str(UPDATES)),
-    *("--quiet", "--workers", "2", "--placement", "spread"),
-)
 COMMITS_BEFORE_CUT = 40
 PORT = 6390
 START_S, END_S = 300.0, 300.0
@@ -115,7 +100,7 @@ def main(
     refuse_unknown_names("faults", faults, FAULTS)
     refuse_unknown_names("servers", servers, SERVERS)
     with TemporaryDirectory(prefix="fedraa-link-") as name:
-        undisturbed = run(Experiment(**FIELDS, engine="local", out=Path(name) / "run")).directory
+        undisturbed = make_undisturbed_run(Path(name), UPDATES)
         cases = [(fault, server, number) for number, fault, server in product(range(runs), faults, servers)]
         add_missing_rows(out, ("fault", "server", "number"), cases, partial(make_run, undisturbed=undisturbed))
     Console().print(make_table(read_rows(out, Row)))
@@ -140,7 +125,8 @@ def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
         link.loss = what.loss
         out = folder / "run"
         node = {"near": near, "far": far}[server]
-        command = ["run", *FLAGS, "--out", str(out)]
+        command = ["run", *FLAGS, "--updates", str(UPDATES), "--workers", "2", "--placement", "spread"]
+        command += ["--out", str(out)]
         command += ["--address", f"{near.address}:{PORT}", "--server-node", node.address]
         commands = 0
         silence = 0.0
