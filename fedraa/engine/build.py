@@ -96,10 +96,10 @@ def build_run(
     object_fields = objects_of(dict(experiment), model, dataset)
     if dataset is not None and experiment.data_on_nodes:
         raise no_effect_error("data_on_nodes", True, "a dataset that is given as an object")
-    if model is not None:
-        _refuse_options_of_names(experiment, "model")
-    if dataset is not None:
-        _refuse_options_of_names(experiment, "dataset")
+    for component, options in _ONLY_BY_NAME.items():
+        if component in object_fields:
+            for option in options:
+                _refuse_unless_default(experiment, option, f"a {component} that is given as an object")
     method = resolve_method(experiment)
     objective = make_objective(experiment.objective)
     metrics = make_metrics(experiment.metrics, objective.summary())
@@ -134,27 +134,8 @@ def build_run(
         transforms = transforms.fitted(batch)
     example = map_tree(lambda part: torch.from_numpy(part.copy()), batch)
     pair = map_tree(lambda part: part[:2], example)
-    wanted = torch.from_numpy(dataset.y_train[:2])
-    classes = dataset.classes
-
-    def output_misfit(result: Any) -> str | None:
-        with convert_custom_errors("objective", objective):
-            return describe_misfit(objective, result, wanted, classes)
-
     doing("checking the model: finding the parts to cut" if method.cuts else "checking the model")
-    if model is not None:
-        model = own_model(model, pair, output_misfit, objective)
-    else:
-        model = build_model(
-            experiment.model,
-            example,
-            classes,
-            hidden=experiment.hidden,
-            dropout=experiment.dropout,
-            seed=experiment.seed,
-            misfit=output_misfit,
-        )
-    refuse_large_tokens(model, dataset, objective)
+    model = _make_model(experiment, model, dataset, example, objective)
     trial_x = map_tree(torch.tensor, take_rows(dataset.x_test, slice(TRIAL_SAMPLES)))
     trial_y = torch.tensor(dataset.y_test[:TRIAL_SAMPLES])
     refuse_misfit(metrics, model, trial_x, trial_y, objective)
@@ -208,15 +189,56 @@ def build_run(
     doing("checking that the experiment can be run")
     with naming_whole_methods(method):
         check_runnable(spec)
-    fragments = len(getattr(method.submodel, "ratios", ()))
+    _warn_of_mistakes(spec, no_logits)
+    return spec
+
+
+def _make_model(
+    experiment: Experiment, model: nn.Module | None, dataset: Dataset, example: Tree, objective: Objective
+) -> nn.Module:
+    """Return the given or the named model. Raise InputError if its outputs do not suit the objective.
+
+    Args:
+        experiment: The experiment.
+        model: The given model, or None.
+        dataset: The divided dataset.
+        example: A batch of inputs [b, ...] with b >= 2.
+        objective: The objective.
+    """
+    wanted = torch.from_numpy(dataset.y_train[:2])
+
+    def output_misfit(result: Any) -> str | None:
+        with convert_custom_errors("objective", objective):
+            return describe_misfit(objective, result, wanted, dataset.classes)
+
+    if model is not None:
+        model = own_model(model, map_tree(lambda part: part[:2], example), output_misfit, objective)
+    else:
+        model = build_model(
+            experiment.model,
+            example,
+            dataset.classes,
+            hidden=experiment.hidden,
+            dropout=experiment.dropout,
+            seed=experiment.seed,
+            misfit=output_misfit,
+        )
+    refuse_large_tokens(model, dataset, objective)
+    return model
+
+
+def _warn_of_mistakes(spec: RunSpec, no_logits: str | None) -> None:
+    """Issue the warnings about a run. `no_logits` is the result of `find_no_logits`."""
+    experiment = spec.experiment
+    fragments = len(getattr(spec.method.submodel, "ratios", ()))
     issue_warnings(
         (
-            find_large_inputs(data, standardise=experiment.standardise),
-            find_unused_labels(data),
+            find_large_inputs(spec.data, standardise=experiment.standardise),
+            find_unused_labels(spec.data),
             no_logits,
             find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
-            find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),
-            *state.warnings,
+            find_stacked_convolutions(spec.traced.module, experiment.vmap_batch, experiment.device),
+            *spec.state.warnings,
             *warn_of_small_shards(spec),
             *warn_of_single_steps(spec),
             *warn_of_small_memory(spec),
@@ -225,7 +247,6 @@ def build_run(
             *warn_of_no_evaluation(spec),
         )
     )
-    return spec
 
 
 def _measure_labels(
@@ -273,17 +294,6 @@ def _start_attack(experiment: Experiment, objective: Objective, classes: int, ex
         with convert_errors("attack", plan.attack):
             plan.attack.start(classes, example)
     return plan
-
-
-def _refuse_options_of_names(experiment: Experiment, component: str) -> None:
-    """Raise InputError if the user sets a field of `_ONLY_BY_NAME` for a component that is an object.
-
-    Args:
-        experiment: The experiment.
-        component: `model` or `dataset`. The user passes this component as an object.
-    """
-    for field in _ONLY_BY_NAME[component]:
-        _refuse_unless_default(experiment, field, f"a {component} that is given as an object")
 
 
 def _refuse_unless_default(experiment: Experiment, field: str, beside: str) -> None:
