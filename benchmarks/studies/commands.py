@@ -27,6 +27,7 @@ from benchmarks.studies.tables import (
     format_markdown,
     make_entries,
     make_frame,
+    markdown_table,
     mean_accuracies,
     rich_table,
 )
@@ -214,12 +215,12 @@ def format_differences(study: Study) -> str:
     differ = setting_differences((cell.row, cell.experiment) for cell in study.cells)
     if differ.empty:
         return ""
-    lines = [f"| {setting} | {value} | {rows} |" for setting, value, rows in differ.itertuples(index=False)]
-    return "\n".join(["What differs between the rows:", "", "| setting | value | rows |", "|---|---|---|", *lines])
+    table = markdown_table(("setting", "value", "rows"), differ.itertuples(index=False))
+    return f"What differs between the rows:\n\n{table}"
 
 
 def format_shared(study: Study) -> str:
     """Return a Markdown table of the settings in which the study's rows agree, without those that are off."""
     shared = shared_settings((cell.row, cell.experiment) for cell in study.cells)
-    lines = [f"| {setting} | {value} |" for setting, value in shared.items() if value not in OFF]
-    return "\n".join(["What the rows share:", "", "| setting | value |", "|---|---|", *lines])
+    table = markdown_table(("setting", "value"), [item for item in shared.items() if item[1] not in OFF])
+    return f"What the rows share:\n\n{table}"
