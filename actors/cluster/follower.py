@@ -1,6 +1,7 @@
 """The driver's loop during a run on Ray: events for the callbacks, health checks, and stop requests."""
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -96,12 +97,12 @@ class Follower:
         Raises ServerFroze, ServerStuck, ClusterLost, an error of Ray, or the exception that ended the run.
         """
         if self.sync is not None:
-            self._await_answer(self.server.take.remote(self.sync.read()))
+            self.sync.seen = self._await_answer(self.server.take.remote(self.sync.read()))
         end = self.server.execute.remote(resume)
         while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
-        # The run has ended, so the time limit after a stop request no longer applies.
-        self._stopped_at = None
+        # The run has ended, so there is no time limit after a stop request, and the server gets no new stop request.
+        self._stopped_at = math.inf
         try:
             self._exchange_events()
             ended = bool(runtime.get(end))
@@ -111,6 +112,8 @@ class Follower:
             raise
         finally:
             self._copy_changes()
+            if self.sync is not None:
+                self._await_answer(self.server.close.remote())
         if self._raised is not None:
             raise self._raised
         return ended

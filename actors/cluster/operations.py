@@ -31,7 +31,7 @@ def list_runs(address: str) -> list[tuple[str, Progress | None, int]]:
     """Return the label MACHINE:DIRECTORY, the progress and the number of started workers of each run."""
     join_cluster(address)
     try:
-        return [(label, *ray.get(server.look.remote())) for label, server in _find_servers()]
+        return [(label, progress, started) for label, _, progress, started in _find_servers()]
     finally:
         ray.shutdown()
 
@@ -49,11 +49,12 @@ def stop_run(run: str, address: str) -> None:
     join_cluster(address)
     try:
         servers = list(_find_servers())
-        wanted = [server for label, server in servers if run == label or _directory_of(label) == Path(run).absolute()]
+        directory = str(Path(run).absolute())
+        wanted = [server for label, server, *_ in servers if run == label or directory == label.partition(":")[2]]
         if not servers:
             raise InputError("run", f"no run trains at {address}, and there is nothing to stop", got=run)
         if len(wanted) != 1:
-            labels = ", ".join(sorted(label for label, _ in servers))
+            labels = ", ".join(sorted(label for label, *_ in servers))
             raise InputError(
                 "run", f"{len(wanted)} runs at {address} have this name", got=run, expected=f"one of {labels}"
             )
@@ -75,7 +76,7 @@ def fetch_run(run: Path, node: str | None, address: str, out: Path) -> None:
         raise InputError("out", f"{out} is not empty", hint="choose a directory that is new or empty")
     join_cluster(address)
     try:
-        on_node = NodeAffinitySchedulingStrategy(find_node(node or HEAD_RESOURCE)["NodeID"], soft=False)
+        on_node = NodeAffinitySchedulingStrategy(find_node(node or HEAD_RESOURCE, "node")["NodeID"], soft=False)
         read = ray.remote(_read_files).options(num_cpus=0, scheduling_strategy=on_node)
         files = ray.get(read.remote(run))
         if CONFIG not in files:
@@ -89,17 +90,14 @@ def _read_files(directory: Path) -> dict[str, bytes]:
     return RunDirSync(directory).read()
 
 
-def _find_servers() -> Iterator[tuple[str, Any]]:
+def _find_servers() -> Iterator[tuple[str, Any, Progress | None, int]]:
+    """Yield the label, the server actor, the progress and the number of started workers of each run."""
     for actor in ray.util.list_named_actors(all_namespaces=True):
         if actor["namespace"] == NAMESPACE:
             try:
                 server: Any = ray.get_actor(actor["name"], namespace=NAMESPACE)
-                ray.get(server.look.remote(), timeout=ANSWER_SECONDS)
+                progress, started = ray.get(server.look.remote(), timeout=ANSWER_SECONDS)
             # The server has ended or is still starting.
             except (ValueError, RayActorError, GetTimeoutError):
                 continue
-            yield actor["name"].rpartition("#")[0], server
-
-
-def _directory_of(label: str) -> Path:
-    return Path(label.partition(":")[2])
+            yield actor["name"].rpartition("#")[0], server, progress, started

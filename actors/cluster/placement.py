@@ -134,14 +134,14 @@ def living_nodes() -> list[dict[str, Any]]:
     return [node for node in runtime.nodes() if node["Alive"]]
 
 
-def find_node(wanted: str) -> dict[str, Any]:
-    """Return the first living node with this id, address, name or resource."""
+def find_node(wanted: str, option: str = "server_node") -> dict[str, Any]:
+    """Return the first living node with this id, address, name or resource. `option` names the option in an error."""
     nodes = living_nodes()
     for node in nodes:
         if wanted in (node["NodeID"], node["NodeManagerAddress"], node["NodeName"], *node["Resources"]):
             return dict(node)
     known = ", ".join(sorted(f"{node['NodeName']} ({node['NodeID'][:8]})" for node in nodes))
-    raise InputError("server_node", got=wanted, expected=f"the id, address, name or a resource of a node: {known}")
+    raise InputError(option, got=wanted, expected=f"the id, address, name or a resource of a node: {known}")
 
 
 def _total_resource(resource: str) -> float:

@@ -39,6 +39,15 @@ def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
             stream.write(content)
 
 
+def fill(directory: Path, files: Mapping[str, bytes]) -> dict[str, Stamp]:
+    """Write files into an empty directory. Return the size and time of each file, by relative path.
+
+    The result lacks the files of `GROWING`, because a resumed run first shortens them.
+    """
+    write_all(directory, files)
+    return {name: stamp for name, stamp in _read_stamps(directory).items() if name not in GROWING}
+
+
 def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
     """Return the changes of a run directory since the last copy.
 
@@ -75,7 +84,8 @@ class RunDirSync:
 
     Attributes:
         directory: The user's directory.
-        seen: The size and time of each file at the last copy.
+        seen: The size and time of each file of the server at the last copy. Other programs may have more files in the
+            user's directory.
     """
 
     directory: Path
@@ -100,8 +110,8 @@ class RunDirSync:
                 stream.flush()
                 os.fsync(stream.fileno())
         write_all(self.directory, {name: new.whole[name] for name in sorted(new.whole, key=SUMMARY.__eq__)})
-        for name in _read_stamps(self.directory).keys() - new.stamps.keys():
-            (self.directory / name).unlink()
+        for name in self.seen.keys() - new.stamps.keys():
+            (self.directory / name).unlink(missing_ok=True)
         self.seen = new.stamps
 
 

@@ -223,9 +223,9 @@ class RayExecutor:
 
     def _ready_workers(self, group: int | None = None) -> list[WorkerHandle]:
         """Return the workers of a group (default: of all groups) that are ready for work."""
-        return [
-            handle for handle in self._handles.values() if handle.blocks is not None and group in (None, handle.group)
-        ]
+        # Another thread may replace workers, because the server counts them for the driver while the run continues.
+        handles = list(self._handles.values())
+        return [handle for handle in handles if handle.blocks is not None and group in (None, handle.group)]
 
     def _emptiest_worker(self, group: int | None = None) -> WorkerHandle | None:
         return min(self._ready_workers(group), key=lambda handle: len(handle.calls), default=None)

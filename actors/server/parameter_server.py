@@ -13,7 +13,7 @@ import torch
 
 from actors.cluster.metrics import Metrics, log_as_lines
 from actors.cluster.own_folder import own_folder
-from actors.cluster.run_dir_sync import Changes, Stamp, read_changes, write_all
+from actors.cluster.run_dir_sync import Changes, Stamp, fill, read_changes
 from actors.pool.data_host import DataHosts
 from actors.pool.executor import RayExecutor
 from actors.pool.liveness import Heartbeat
@@ -97,7 +97,7 @@ class ParameterServer:
         self._executor: RayExecutor | None = None
         self._stop = threading.Event()
         self._filling = threading.Lock()
-        self._filled = False
+        self._filled: dict[str, Stamp] | None = None
         self._outcome: Future[bool] | None = None
 
     @ray.method(concurrency_group=RUN)
@@ -186,17 +186,20 @@ class ParameterServer:
         """Return True while the run writes a checkpoint."""
         return any((self._directory / CHECKPOINTS).glob("*" + PARTIAL))
 
-    def take(self, files: Mapping[str, bytes]) -> None:
-        """Copy the files of the user's run directory into the server's directory. A second call does nothing."""
+    def take(self, files: Mapping[str, bytes]) -> dict[str, Stamp]:
+        """Copy the files of the user's run directory into the server's directory. Return the result of `fill`.
+
+        A second call only returns the same result.
+        """
         with self._filling:
-            if not self._filled:
-                write_all(self._directory, files)
-                self._filled = True
+            if self._filled is None:
+                self._filled = fill(self._directory, files)
+            return self._filled
 
     def changes(self, seen: Mapping[str, Stamp]) -> Changes:
         """Return the changes of the run directory since `seen`, the last known size and time of each file."""
         return read_changes(self._directory, seen)
 
     def close(self) -> None:
-        """Remove the temporary files of this actor."""
+        """Remove the temporary files of this actor. It is killed next, and a killed actor removes no files."""
         self._own.close()

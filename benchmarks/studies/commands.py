@@ -1,6 +1,5 @@
 """The commands `list` and `run` of the studies."""
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,6 +27,7 @@ from benchmarks.studies.tables import (
     format_markdown,
     make_entries,
     make_frame,
+    markdown_table,
     mean_accuracies,
     rich_table,
 )
@@ -42,6 +42,7 @@ from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.history import History
 from fedraa.settings.terms import Terms, on_terms
 from fedraa.settings.tuned import read_tuned
+from fedraa.vectors.chunked import count_cores
 
 RACE = "race"
 # The command and the page of a study list at most this number of consecutive seeds.
@@ -84,7 +85,7 @@ def run_study(study: tyro.conf.Positional[str], options: Annotated[RunOptions, t
         planned = replace(planned, seeds=options.seeds)
     planned = apply_terms(planned, options.terms, options.tuned)
     directory = options.out / "-".join(filter(None, (study, size, options.terms)))
-    runs = execute_study(planned, directory, options.jobs or len(os.sched_getaffinity(0)), ProgressPrinter(planned))
+    runs = execute_study(planned, directory, options.jobs or count_cores(), ProgressPrinter(planned))
     report_study(planned, runs, directory, size, command_line(study, size, options))
 
 
@@ -214,12 +215,12 @@ def format_differences(study: Study) -> str:
     differ = setting_differences((cell.row, cell.experiment) for cell in study.cells)
     if differ.empty:
         return ""
-    lines = [f"| {setting} | {value} | {rows} |" for setting, value, rows in differ.itertuples(index=False)]
-    return "\n".join(["What differs between the rows:", "", "| setting | value | rows |", "|---|---|---|", *lines])
+    table = markdown_table(("setting", "value", "rows"), differ.itertuples(index=False))
+    return f"What differs between the rows:\n\n{table}"
 
 
 def format_shared(study: Study) -> str:
     """Return a Markdown table of the settings in which the study's rows agree, without those that are off."""
     shared = shared_settings((cell.row, cell.experiment) for cell in study.cells)
-    lines = [f"| {setting} | {value} |" for setting, value in shared.items() if value not in OFF]
-    return "\n".join(["What the rows share:", "", "| setting | value |", "|---|---|", *lines])
+    table = markdown_table(("setting", "value"), [item for item in shared.items() if item[1] not in OFF])
+    return f"What the rows share:\n\n{table}"

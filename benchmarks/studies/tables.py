@@ -273,7 +273,7 @@ def _describe_best(study: Study, fixed: str, numbers: Sequence[Entry]) -> Iterat
     for row, entry in best.items():
         sentence = f"{row}: best at {entry.column}"
         if at_edge(study, entry.column):
-            sentence += "(at the edge of the grid, so a better value may lie outside)"
+            sentence += " (at the edge of the grid, so a better value may lie outside)"
         sentence += f", {metric.name} {entry.text}"
         if row in shared:
             sentence += f" ({shared[row].text} at {fixed})"

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import urlopen
 
+from benchmarks.system.processes import start_tree
 from fedraa.api import run
 from fedraa.cli.console import print_line
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS
@@ -68,17 +69,18 @@ def measure_board(folder: Path, runs: int, events: int) -> dict[str, float]:
         results = {"logs, MB": size / 1e6, "until the address": time.perf_counter() - began}
         first = poll_until(address, lambda answer: _has_metrics(answer, runs))
         results["until all runs and their last metrics"] = time.perf_counter() - began
-        six = "&".join(f"run={name}" for name in first["ids"][:6])
+        ids = first["ids"]
+        six = "&".join(f"run={name}" for name in ids[:6])
         results["curves of six runs"] = time_request(f"{address}curves?x=t&y=accuracy&{six}")
         poll_until(address, lambda answer: answer["read"] == answer["size"] > 0)
         results["until all logs are read"] = time.perf_counter() - began
         results["curves of six runs over bytes"] = time_request(f"{address}curves?x=bytes&y=accuracy&{six}")
-        results["details of a run, the first"] = time_request(f"{address}details?run=run-000")
-        results["details of a run, the next"] = time_request(f"{address}details?run=run-001")
-        results["details of a part of a run"] = time_request(f"{address}details?run=run-001&from=1&to=1.5")
+        results["details of a run, the first"] = time_request(f"{address}details?run={ids[0]}")
+        results["details of a run, the next"] = time_request(f"{address}details?run={ids[-1]}")
+        results["details of a part of a run"] = time_request(f"{address}details?run={ids[-1]}&from=1&to=1.5")
         version = poll_until(address, lambda answer: True)["version"]
         results["changes, without any"] = time_request(f"{address}runs?since={version}")
-        results["from a line to the board"] = measure_delay(folder / "runs" / "run-050", address, version)
+        results["from a line to the board"] = measure_delay(folder / "runs" / ids[-1], address, version)
     results["memory of the board, MB"] = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     return results
 
@@ -132,13 +134,10 @@ def make_events(seed: int) -> Iterator[dict[str, Any]]:
 @contextmanager
 def serve_board(folder: Path) -> Iterator[str]:
     """Start a board in a separate process and yield its address."""
-    board = subprocess.Popen([sys.executable, "-m", "fedraa", "board", str(folder)], stdout=subprocess.PIPE, text=True)
-    assert board.stdout is not None
-    try:
+    command = [sys.executable, "-m", "fedraa", "board", str(folder)]
+    with start_tree(command, stdout=subprocess.PIPE, text=True) as board:
+        assert board.stdout is not None
         yield board.stdout.readline().split(" shown at ")[1].split()[0]
-    finally:
-        board.terminate()
-        board.wait()
 
 
 def poll_until(address: str, enough: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled
 from benchmarks.system.killing import KillAt, Killed
+from benchmarks.system.processes import start_tree
 from fedraa.api import replay, resume, run
 from fedraa.cli.console import print_line
 from fedraa.config.experiment import Experiment
@@ -331,11 +332,10 @@ def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: 
     for number in range(rounds):
         place = folder / f"starts-{number}"
         place.mkdir()
-        processes = [
-            subprocess.Popen(command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
-            for _ in range(together)
-        ]
-        messages = [process.communicate()[1].strip() for process in processes]
+        with ExitStack() as stack:
+            start = partial(start_tree, command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
+            processes = [stack.enter_context(start()) for _ in range(together)]
+            messages = [process.communicate()[1].strip() for process in processes]
         runs = [place / "same"] if common_flags else sorted((place / "runs").iterdir())
         lost = together - len(runs) - messages.count(REFUSED)
         well = not lost and all("consistent (" in replay(directory) for directory in runs)

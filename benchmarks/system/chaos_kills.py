@@ -203,15 +203,6 @@ def kill_randomly(prefix: str, shots: int, rng: np.random.Generator) -> Iterator
         shooter.join()
 
 
-def drive_run(trial: Experiment, again: bool) -> None:
-    """Execute or resume a run. This is the main function of a child process."""
-    assert trial.out is not None
-    if again:
-        resume(trial.out)
-    else:
-        run(trial)
-
-
 def kill_driver(
     method: str, directory: Path, size: int, shots: int, tears: int, rng: np.random.Generator
 ) -> tuple[int, int]:
@@ -232,7 +223,9 @@ def kill_driver(
     stretch = size // shots
     killed = torn = 0
     while not (directory / SUMMARY).exists():
-        process = context.Process(target=drive_run, args=(trial, killed > 0))
+        process = context.Process(target=run, args=(trial,))
+        if killed:
+            process = context.Process(target=resume, args=(directory,))
         enough = log_size(directory) + int(rng.integers(1, stretch))
         process.start()
         while process.is_alive() and killed < shots:

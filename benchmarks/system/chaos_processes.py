@@ -151,7 +151,7 @@ def cluster_kills(folder: Path, rng: np.random.Generator, kind: str) -> Tally:
     """
     undisturbed = run(make_experiment(folder / "undisturbed", "local")).directory
     trial = make_experiment(folder / "run", "ray")
-    process = get_context("forkserver").Process(target=drive_run, args=(trial, PER_KIND))
+    process = get_context("forkserver").Process(target=run, args=(trial,), kwargs={"restarts": PER_KIND})
     process.start()
     assert process.pid is not None
     aim = Aim(process.pid, KILLED[kind], signal.SIGKILL, log_size(undisturbed) // (PER_KIND + 1), rng)
@@ -160,11 +160,6 @@ def cluster_kills(folder: Path, rng: np.random.Generator, kind: str) -> Tally:
     if not (folder / "run" / SUMMARY).exists():
         return Tally(PER_KIND, 0)
     return judge_runs(len(aim.hits), [folder / "run"], undisturbed)
-
-
-def drive_run(trial: Experiment, restarts: int) -> None:
-    """Execute a run. This is the main function of a child process."""
-    run(trial, restarts=restarts)
 
 
 @contextmanager

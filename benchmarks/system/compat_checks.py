@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from benchmarks.system.processes import kill_tree, list_descendants, process_title
+from benchmarks.system.processes import list_descendants, process_title, start_tree
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event
 from fedraa.rundir.file_names import EVENTS, SUMMARY
@@ -247,23 +247,16 @@ def start_head(environment: Environment, variables: Mapping[str, str] = MappingP
         # Since Ray 2.48, the dashboard's process must start within 30 s. A busy machine needs longer.
         waits = {"RAY_DASHBOARD_SUBPROCESS_MODULE_WAIT_READY_TIMEOUT": f"{TIMEOUT_S:g}"}
         variables = {**environment.variables, **waits, **variables}
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [*command, "--disable-usage-stats", "--temp-dir", name],
-                env=variables,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            )
-        try:
+        command += ["--disable-usage-stats", "--temp-dir", name]
+        with (
+            log.open("wb") as file,
+            start_tree(command, env=variables, stdout=file, stderr=file, start_new_session=True) as process,
+        ):
             _await_start(process, log, dashboard)
             # The address comes from the log, because Ray 2.55 may use another address than loopback.
             address = ADDRESS.search(log.read_text())
             assert address is not None, log.read_text()
             yield Head(address[1], f"ray://127.0.0.1:{client}", f"http://127.0.0.1:{dashboard}", variables)
-        finally:
-            kill_tree(process.pid)
-            process.wait()
 
 
 def _await_start(process: "subprocess.Popen[bytes]", log: Path, dashboard: int) -> None:

@@ -29,7 +29,7 @@ from rich.table import Table
 from benchmarks.system.chaos_table import lost_and_doubled
 from benchmarks.system.compat_checks import Environment, start_head
 from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.processes import kill_tree
+from benchmarks.system.processes import start_tree
 from benchmarks.system.rows import add_missing_rows, read_rows
 from fedraa.api import run
 from fedraa.config.experiment import Experiment
@@ -38,7 +38,8 @@ from fedraa.rundir.history import History
 
 RESULTS = Path(__file__).parents[1] / "results" / "faults.csv"
 Engine = Literal["plain", "shards", "follower"]
-FLAGS = ("--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "20", "--updates", "60")
+UPDATES = 60
+FLAGS = ("--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "20", "--quiet")
 RESUME = "fedraa resume "
 MAX_COMMANDS = 6
 TIMEOUT_S = 300.0
@@ -57,7 +58,7 @@ DELAYED = (
     "CoreWorkerService.grpc_server.PushTask",
     "CoreWorkerService.grpc_client.GetObjectStatus",
     "CoreWorkerService.grpc_server.GetObjectStatus",
-    "CoreWorkerService.grpc_client.ActorCallArgWaitComplete",
+    ARGUMENTS,
     "CoreWorkerService.grpc_server.ActorCallArgWaitComplete",
     "CoreWorkerService.grpc_server.PubsubLongPolling",
     "CoreWorkerService.grpc_server.WaitForActorRefDeleted",
@@ -147,18 +148,16 @@ def main(
     """
     refuse_unknown_names("faults", faults, FAULTS)
     with TemporaryDirectory(prefix="fedraa-faults-") as name:
-        undisturbed = make_undisturbed_run(Path(name))
+        undisturbed = make_undisturbed_run(Path(name), UPDATES)
         cases = [(fault, engine, number) for number, fault, engine in product(range(runs), faults, engines)]
         add_missing_rows(out, ("fault", "engine", "number"), cases, partial(make_run, undisturbed=undisturbed))
     Console().print(make_table(read_rows(out, Row)))
 
 
-def make_undisturbed_run(folder: Path) -> Path:
-    """Execute the run in this process without faults, and return its directory."""
-    experiment = Experiment(
-        hidden=(8,), clients=4, local_epochs=1, checkpoint_every=20, updates=60, engine="local", out=folder / "run"
-    )
-    return run(experiment).directory
+def make_undisturbed_run(folder: Path, updates: int) -> Path:
+    """Execute a run with the options FLAGS in this process without faults, and return its directory."""
+    options = Experiment(hidden=(8,), clients=4, local_epochs=1, checkpoint_every=20, updates=updates, quiet=True)
+    return run(options, engine="local", out=folder / "run").directory
 
 
 def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
@@ -175,7 +174,7 @@ def make_run(fault: str, engine: Engine, number: int, undisturbed: Path) -> Row:
     started = time.monotonic()
     with TemporaryDirectory(prefix="fedraa-fault-") as name, _variables_of(engine, fault) as (flags, variables):
         out = Path(name) / "run"
-        command: Sequence[str] = ("run", *FLAGS, "--workers", "2", "--quiet", "--out", str(out), *flags)
+        command: Sequence[str] = ("run", *FLAGS, "--updates", str(UPDATES), "--workers", "2", "--out", str(out), *flags)
         commands = 0
         last_line = ""
         while commands < MAX_COMMANDS and not (out / SUMMARY).exists():
@@ -213,7 +212,7 @@ def _variables_of(engine: Engine, fault: str) -> Iterator[tuple[tuple[str, ...],
 
 def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> str:
     """Execute a command of fedraa and return its last line of output."""
-    with subprocess.Popen(
+    with start_tree(
         [sys.executable, "-m", "fedraa", *command],
         env=variables,
         stdout=subprocess.PIPE,
@@ -221,9 +220,8 @@ def _execute_command(command: Sequence[str], variables: Mapping[str, str]) -> st
         text=True,
     ) as process:
         try:
-            output, _ = process.communicate(timeout=TIMEOUT_S)
+            output: str = process.communicate(timeout=TIMEOUT_S)[0]
         except subprocess.TimeoutExpired:
-            kill_tree(process.pid)
             return f"no end within {TIMEOUT_S:g} s"
     return (output.strip().splitlines() or [""])[-1]
 

@@ -40,6 +40,7 @@ from fedraa.messages import Update, Vector
 from fedraa.rundir.checkpoint import Saver
 from fedraa.server.server import Server
 from fedraa.server.update_checks import Bounds
+from fedraa.vectors.chunked import count_cores
 
 RESULTS = Path(__file__).parents[1] / "results" / "large_models.csv"
 # For each method: the number of buffers that an update writes, each as large as the model. Float64 counts as two.
@@ -114,7 +115,7 @@ def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
     line = {
         "method": method,
         "megabytes": round(model / 1e6, 1),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": count_cores(),
         "load": round(os.getloadavg()[0], 1),
         "updates": len(within),
         "update_megabytes": round(4e-6 * within[0].size, 1),

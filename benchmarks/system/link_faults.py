@@ -17,41 +17,25 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.system.chaos_table import lost_and_doubled
+from benchmarks.system.faults import FLAGS, MAX_COMMANDS, RESUME, make_undisturbed_run
 from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.processes import kill_tree
+from benchmarks.system.processes import kill_tree, start_tree
 from benchmarks.system.rows import add_missing_rows, read_rows
 from benchmarks.system.two_hosts import Host, Link, two_hosts
-from fedraa.api import run
-from fedraa.config.experiment import Experiment
 from fedraa.rundir.file_names import EVENTS, SUMMARY
 from fedraa.rundir.history import History
 
 RESULTS = Path(__file__).parents[1] / "results" / "link_faults.csv"
 UPDATES = 400
-FIELDS: dict[str, Any] = {
-    "hidden": (8,),
-    "clients": 4,
-    "local_epochs": 1,
-    "checkpoint_every": 20,
-    "updates": UPDATES,
-    "quiet": True,
-}
-FLAGS = (
-    *("--hidden", "8", "--clients", "4", "--local-epochs", "1", "--checkpoint-every", "20", "--updates", str(UPDATES)),
-    *("--quiet", "--workers", "2", "--placement", "spread"),
-)
 COMMITS_BEFORE_CUT = 40
 PORT = 6390
 START_S, END_S = 300.0, 300.0
 POLL_INTERVAL_S = 0.1
-RESUME = "fedraa resume "
-MAX_COMMANDS = 6
 
 
 @dataclass(frozen=True)
@@ -116,7 +100,7 @@ def main(
     refuse_unknown_names("faults", faults, FAULTS)
     refuse_unknown_names("servers", servers, SERVERS)
     with TemporaryDirectory(prefix="fedraa-link-") as name:
-        undisturbed = run(Experiment(**FIELDS, engine="local", out=Path(name) / "run")).directory
+        undisturbed = make_undisturbed_run(Path(name), UPDATES)
         cases = [(fault, server, number) for number, fault, server in product(range(runs), faults, servers)]
         add_missing_rows(out, ("fault", "server", "number"), cases, partial(make_run, undisturbed=undisturbed))
     Console().print(make_table(read_rows(out, Row)))
@@ -141,17 +125,18 @@ def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
         link.loss = what.loss
         out = folder / "run"
         node = {"near": near, "far": far}[server]
-        command = ["run", *FLAGS, "--out", str(out)]
+        command = ["run", *FLAGS, "--updates", str(UPDATES), "--workers", "2", "--placement", "spread"]
+        command += ["--out", str(out)]
         command += ["--address", f"{near.address}:{PORT}", "--server-node", node.address]
         commands = 0
         silence = 0.0
         last_line = ""
         while commands < MAX_COMMANDS and not (out / SUMMARY).exists():
             commands += 1
-            process = _start(near, command, cluster.variables, folder)
-            if commands == 1 and what.cut_s:
-                silence = _cut_link(link, what.cut_s, process, out)
-            last_line = _await_end(process, folder)
+            with _start(near, command, cluster.variables, folder) as process:
+                if commands == 1 and what.cut_s:
+                    silence = _cut_link(link, what.cut_s, process, out)
+                last_line = _await_end(process, folder)
             if RESUME not in last_line:
                 break
             cluster.start_stopped()
@@ -230,12 +215,17 @@ def _has_started(log: Path) -> bool:
     return "Ray runtime started" in log.read_text()
 
 
-def _start(host: Host, command: list[str], variables: Mapping[str, str], folder: Path) -> "subprocess.Popen[bytes]":
-    """Start a command of fedraa on a host, with its output in a file of `folder`."""
-    with (folder / "output").open("wb") as stream:
-        return subprocess.Popen(
-            host.command(sys.executable, "-m", "fedraa", *command), env=variables, stdout=stream, stderr=stream
-        )
+@contextmanager
+def _start(
+    host: Host, command: list[str], variables: Mapping[str, str], folder: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command of fedraa on a host, with its output in a file of `folder`. Kill it at the end of the block."""
+    command = host.command(sys.executable, "-m", "fedraa", *command)
+    with (
+        (folder / "output").open("wb") as stream,
+        start_tree(command, env=variables, stdout=stream, stderr=stream) as process,
+    ):
+        yield process
 
 
 def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
@@ -243,8 +233,6 @@ def _await_end(process: "subprocess.Popen[bytes]", folder: Path) -> str:
     try:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
-        kill_tree(process.pid)
-        process.wait()
         return f"no end within {END_S:g} s"
     lines = (folder / "output").read_text().strip().splitlines()
     return lines[-1] if lines else ""

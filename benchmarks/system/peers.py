@@ -32,7 +32,7 @@ from rich.table import Table
 
 from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.peer_programs.peer_work import Work
-from benchmarks.system.processes import list_descendants, unique_bytes
+from benchmarks.system.processes import list_descendants, start_tree, unique_bytes
 from benchmarks.system.rows import read_table, write_table
 from fedraa.errors import InputError, RunFailed
 
@@ -257,10 +257,9 @@ def run_program(system: str, python: Path, work: Work) -> Measured:
     log = Path(work.folder) / "log"
     with log.open("w") as file:
         started = time.time()
-        process = subprocess.Popen(
-            command, cwd=work.folder, env=os.environ | variables, stdout=file, stderr=subprocess.STDOUT
-        )
-        peak = watch_memory(process, started + LONGEST_S)
+        options = {"cwd": work.folder, "env": os.environ | variables, "stdout": file, "stderr": subprocess.STDOUT}
+        with start_tree(command, **options) as process:
+            peak = watch_memory(process, started + LONGEST_S)
     answers = [line for line in log.read_text().splitlines() if line.startswith('{"ends"')]
     if process.returncode or not answers:
         raise RunFailed(system, f"its program failed: {log.read_text()[-2000:]}")
@@ -271,17 +270,12 @@ def run_program(system: str, python: Path, work: Work) -> Measured:
 
 
 def watch_memory(process: subprocess.Popen[bytes], deadline: float) -> float:
-    """Wait for a process, and return the peak memory of its process tree in bytes.
-
-    The process is killed at `deadline`, a Unix time.
-    """
+    """Wait for a process until `deadline`, a Unix time. Return the peak memory of its process tree in bytes."""
     peak = 0.0
     wait_s = FIRST_WAIT_S
-    while process.poll() is None:
+    while process.poll() is None and time.time() < deadline:
         family = [process.pid, *list_descendants(process.pid)]
         peak = max(peak, sum(map(unique_bytes, family)))
-        if time.time() > deadline:
-            process.kill()
         with suppress(subprocess.TimeoutExpired):
             process.wait(wait_s)
         wait_s = min(2 * wait_s, LONGEST_WAIT_S)

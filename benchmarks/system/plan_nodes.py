@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.system.compat_checks import free_ports
 from benchmarks.system.footprint import peak_bytes
 from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.processes import kill_tree
+from benchmarks.system.processes import start_tree
 from benchmarks.system.rows import add_row, read_rows
 from benchmarks.system.trials import synthetic_dataset
 from fedraa.cli.plan_cluster import NodeNeeds
@@ -114,26 +114,21 @@ def _four_nodes() -> Iterator[None]:
     [port] = free_ports(1)
     address = f"127.0.0.1:{port}"
     head = ("--head", "--port", str(port), "--include-dashboard", "false", "--temp-dir", os.environ["HOME"])
-    processes = []
-    try:
+    with ExitStack() as stack:
         for number, flags in enumerate([head, *[("--address", address)] * (NODES - 1)]):
             command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *flags]
             command += ["--num-cpus", "1", "--node-ip-address", "127.0.0.1", "--disable-usage-stats"]
             command += ["--object-store-memory", str(STORE_BYTES)]
             log = Path(os.environ["HOME"]) / f"{number}.log"
             with log.open("wb") as stream:
-                processes.append(subprocess.Popen(command, stdout=stream, stderr=stream))
+                node = stack.enter_context(start_tree(command, stdout=stream, stderr=stream))
             while "Ray runtime started" not in log.read_text():
-                if processes[-1].poll() is not None:
+                if node.poll() is not None:
                     raise ChildProcessError(f"node {number} did not start: {log.read_text()}")
                 time.sleep(POLL_INTERVAL_S)
+        stack.callback(ray.shutdown)
         ray.init(address=address, log_to_driver=False)
         yield
-    finally:
-        ray.shutdown()
-        for process in processes:
-            kill_tree(process.pid)
-            process.wait()
 
 
 def make_table(rows: list[Row]) -> Table:

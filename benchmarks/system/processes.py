@@ -1,8 +1,11 @@
-"""Read information about child processes from Linux's /proc, and kill process trees."""
+"""Start and kill process trees, and read information about processes from Linux's /proc."""
 
 import os
 import signal
-from contextlib import suppress
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
 from actors.cluster.processes import PROC, read_stat_fields
 
@@ -21,6 +24,22 @@ def list_descendants(root: int) -> list[int]:
     for process in family:
         family += [child for child, parent in parents.items() if parent == process]
     return family[1:]
+
+
+@contextmanager
+def start_tree(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a process. At the end of the block, it is killed with all its descendants if it has not ended.
+
+    Args:
+        command: The command.
+        options: The arguments of subprocess.Popen.
+    """
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                kill_tree(process.pid)
 
 
 def kill_tree(root: int) -> None:

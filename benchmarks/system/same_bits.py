@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,11 @@ def main(base: str = "HEAD", /, only: tuple[str, ...] = ()) -> None:
         base: A commit, branch or tag.
         only: Names of the runs to execute (default: all of them).
     """
-    with _checkout_base(base) as directory:
-        runs_here, runs_at_base = (_start_experiments(root, only) for root in (ROOT, directory))
+    with (
+        _checkout_base(base) as directory,
+        _start_experiments(ROOT, only) as runs_here,
+        _start_experiments(directory, only) as runs_at_base,
+    ):
         digests_here = _read_digests(runs_here, "here")
         digests_at_base = _read_digests(runs_at_base, base)
     names = list(digests_here | digests_at_base)
@@ -87,11 +90,14 @@ def _checkout_base(base: str) -> Iterator[Path]:
             subprocess.run(["git", "worktree", "remove", "--force", str(directory)], cwd=ROOT, check=True)
 
 
-def _start_experiments(root: Path, only: tuple[str, ...]) -> "subprocess.Popen[str]":
-    """Start a process that executes the runs with the code in the folder `root`."""
+def _start_experiments(root: Path, only: tuple[str, ...]) -> AbstractContextManager["subprocess.Popen[str]"]:
+    """Start a process that executes the runs with the code in the folder `root`. The end of the block kills it."""
+    # The import is here, because the base commit may lack this function.
+    from benchmarks.system.processes import start_tree
+
     environment = os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-P", str(Path(__file__)), *only]
-    return subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
+    return start_tree(command, cwd=root, env=environment, stdout=subprocess.PIPE, text=True)
 
 
 def _read_digests(process: "subprocess.Popen[str]", label: str) -> dict[str, Digests]:

@@ -7,8 +7,8 @@ in parallel.
 """
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn import functional as F
 
-from actors.pool.executor import RayExecutor
 from benchmarks.system.bare import build_mlp
+from benchmarks.system.gpu import open_executor
 from benchmarks.system.rows import write_table
 from benchmarks.system.throughput import start_cluster
 from benchmarks.system.trials import CORES, cpu_seconds_of_all, synthetic_dataset
@@ -29,11 +29,7 @@ from fedraa.callbacks import Callback, Progress
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
-from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
-from fedraa.engine.executor import Executor, LocalExecutor
-from fedraa.engine.factories import make_worker_spec
-from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.session import RunSession
 from fedraa.errors import InputError
 
@@ -82,7 +78,13 @@ def measure_overhead(engine: Engine, hidden: int, clients: int, rounds: int) -> 
     chosen = make_experiment(engine, hidden, clients, rounds)
     spec = build_run(chosen, dataset=synthetic_dataset(SAMPLES_PER_CLIENT * clients))
     turns = Turns(BareLoop(spec.data, hidden))
-    with _open_executor(engine, spec) as executor, TemporaryDirectory() as directory:
+    cluster: AbstractContextManager[None] = nullcontext()
+    workers = 0
+    if engine == "ray":
+        cluster = start_cluster()
+        workers = CORES
+    torch.set_num_threads(1)
+    with cluster, open_executor(spec, "cpu", workers) as executor, TemporaryDirectory() as directory:
         callbacks = CallbackList([turns], progress_seconds=0.0)
         RunSession(spec, Path(directory), executor, Event(), callbacks).execute()
     task, bare, wall = (
@@ -126,22 +128,6 @@ def make_experiment(engine: Engine, hidden: int, clients: int, rounds: int) -> E
         eval_every=rounds + 1,
         checkpoint_every=rounds + 1,
     )
-
-
-@contextmanager
-def _open_executor(engine: Engine, spec: RunSpec) -> Iterator[Executor]:
-    """Create an executor with one thread per worker, and close it at the end of the block."""
-    if engine == "local":
-        torch.set_num_threads(1)
-        evaluator = make_worker_spec(spec).evaluator(spec.evaluation_data, "cpu")
-        yield LocalExecutor(make_worker_spec(spec).trainer("cpu"), evaluator, spec.data)
-        return
-    with start_cluster():
-        executor = RayExecutor.of(spec, groups=(WorkerGroup(CORES, {"CPU": 1}),))
-        try:
-            yield executor
-        finally:
-            executor.close()
 
 
 class BareLoop:

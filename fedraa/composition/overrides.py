@@ -187,16 +187,10 @@ def _built_in_class(owner: object, name: str) -> Any:
     """Return the built-in class that declares a field; None if a custom class declares it."""
     for kind in type(owner).__mro__:
         if is_built_in(kind) and is_dataclass(kind):
-            if name in _names_of(kind):
-                return kind
-            return None
+            return kind if name in {field.name for field in fields(kind)} else None
         if name in get_annotations(kind):
             return None
     return None
-
-
-def _names_of(kind: Any) -> list[str]:
-    return [field.name for field in fields(kind)]
 
 
 def _values_below(path: str, value: object) -> dict[str, Any]:

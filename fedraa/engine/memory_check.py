@@ -152,22 +152,32 @@ def free_memory() -> float:
 
 def _available_bytes() -> float:
     """Return the kernel's estimate of the memory that new processes may take without swapping."""
-    if MEMORY_INFO.is_file():
-        for line in MEMORY_INFO.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return float(line.split()[1]) * 1024
-    return float("inf")
+    kilobytes = _read_number(MEMORY_INFO, "MemAvailable:")
+    return float("inf") if kilobytes is None else 1024 * kilobytes
 
 
 def _group_left() -> float:
     """Return the free bytes of this process's control group; infinity if the group has no limit."""
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for limit, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
     ):
-        if not (CONTROL_GROUP / limit).is_file():
+        file = CONTROL_GROUP / limit
+        if not file.is_file():
             continue
-        allowed = float((CONTROL_GROUP / limit).read_text().replace("max", "inf"))
+        allowed = float(file.read_text().replace("max", "inf"))
         if allowed < MIN_UNLIMITED_BYTES:
-            return allowed - float((CONTROL_GROUP / used).read_text())
+            # The used bytes include cached files, which the kernel drops before it refuses memory.
+            cache = _read_number(file.with_name("memory.stat"), cached) or 0.0
+            return allowed - float((CONTROL_GROUP / used).read_text()) + cache
     return float("inf")
+
+
+def _read_number(path: Path, name: str) -> float | None:
+    """Return the number after a name at the start of a line; None if there is no such line or file."""
+    if path.is_file():
+        for line in path.read_text().splitlines():
+            words = line.split()
+            if words[0] == name:
+                return float(words[1])
+    return None

@@ -134,8 +134,11 @@ def installed_version(package: str) -> str | None:
 @cache
 def source_commit() -> str | None:
     """Return the git commit of this source tree, or None outside of a git checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD", "--show-prefix"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
+    commit, folder = output.splitlines()
+    # An installed package can be in a folder of another repository.
+    return commit if folder == "fedraa/engine/" else None

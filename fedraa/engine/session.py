@@ -1,6 +1,6 @@
 """The session of a run: it runs the loop with one executor, and writes the run directory."""
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -140,9 +140,8 @@ class RunSession:
             raise
         finally:
             # An error of the checkpoint must not hide an earlier error.
-            with suppress(Exception):
+            with closing(self._log), suppress(Exception):
                 self._saver.wait()
-            self._log.close()
 
     def _await_workers(self) -> None:
         """Wait for the workers, so that their start does not count as time of the run."""

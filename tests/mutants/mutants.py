@@ -381,7 +381,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "actors/server/parameter_server.py",
         ("if self._outcome is None:\n", "if True:\n", SIMULATED),
-        ("if not self._filled:", "if True:", SIMULATED),
+        ("if self._filled is None:", "if True:", SIMULATED),
     ),
     *_in(
         "actors/cluster/engine.py",

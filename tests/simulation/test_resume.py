@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
 from fedraa.errors import RunWarning
 from fedraa.replay.replay import replay
-from fedraa.rundir.checkpoint import newest_first
+from fedraa.rundir.checkpoint import Saver, newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, EVALS, EVENTS
 from fedraa.rundir.history import History
 from fedraa.settings.resolve import drop_unused_options
@@ -169,6 +170,19 @@ def test_killed_before_its_first_checkpoint_it_begins_again(tmp_path: Path) -> N
     with pytest.warns(RunWarning, match="no checkpoint"):
         resume(directory)
     same_run(directory, tmp_path / "undisturbed")
+
+
+def test_interrupted_while_it_waits_for_its_checkpoint_it_can_be_resumed(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    # As in a notebook, `interrupt` keeps the run's objects alive.
+    with (
+        mock.patch.object(Saver, "wait", side_effect=KeyboardInterrupt),
+        pytest.raises(KeyboardInterrupt) as interrupt,
+    ):
+        run(experiment("fed-raa", directory))
+    with pytest.warns(RunWarning):
+        assert resume(directory).summary["steps"] == 25
+    del interrupt
 
 
 def test_the_target_is_reached_at_the_same_time(tmp_path: Path) -> None:

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
-from benchmarks.studies.metrics import ACCURACY, Metric
+from benchmarks.studies.metrics import ACCURACY, PERCENT, Metric, read_last
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
-from fedraa.rundir.history import History
 
 CLIENTS = 20
 # Bulyan needs 4 f + 3 clients for f attackers, so 20 clients allow 4 attackers.
@@ -88,8 +87,4 @@ def _robust_study(
     return Study(name, title, cells, metrics, reference=MEAN, notes=NOTES)
 
 
-def _last_success(history: History) -> float:
-    return 100 * float(history.evals["attack_success"].iloc[-1])
-
-
-ATTACK_SUCCESS = Metric("backdoor success %", _last_success, "less", within=(0.0, 100.0))
+ATTACK_SUCCESS = Metric("backdoor success %", read_last("attack_success", 100), "less", within=PERCENT)

@@ -128,7 +128,6 @@ def shuffled_norms(scale: Scale) -> Study:
             "The paper has a pre-activated ResNet18 with static batch norm and the capacities 1/4 and 1/8.",
             *scale.pick_value((SUBSET,), (SUBSET,), ()),
         ),
-        seeds=scale.pick_value((0, 1, 2), (0, 1, 2), (0, 1, 2)),
     )
 
 

@@ -70,7 +70,7 @@ def subdismo_delta(scale: Scale) -> Study:
                 ("subdismo δ=0", CLIENT_STD.name, "δ = 0.1 deviates less than δ = 0"),
             )
         ),
-        seeds=scale.pick_value((*SEEDS, 3, 4), (*SEEDS, 3, 4), SEEDS),
+        seeds=scale.seeds,
     )
 
 

@@ -26,6 +26,7 @@ class Server(ParameterServer):
     """A server that loads no libraries and writes no files."""
 
     def __init__(self, spec: Any, directory: Disk | None, setting: Setting) -> None:
+        self._own = ExitStack()
         self._directory = directory or Disk()
         self._spec = spec
         self._setting = setting
@@ -33,7 +34,7 @@ class Server(ParameterServer):
         self._executor = None
         self._stop = threading.Event()
         self._filling = threading.Lock()
-        self._filled = False
+        self._filled = None
         self._outcome = None
 
     def is_saving(self) -> bool:
@@ -111,7 +112,7 @@ def simulated_cluster() -> Iterator[None]:
             mock.patch.multiple(
                 parameter_server,
                 RunSession=Session,
-                write_all=Disk.fill_new,
+                fill=Disk.fill_new,
                 read_changes=lambda disk, seen: (list(disk.states), disk.is_over),
             )
         )

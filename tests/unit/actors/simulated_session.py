@@ -43,11 +43,12 @@ class Disk:
     def newest_first(self) -> list[str]:
         return [f"step {state['step']}" for state in reversed(self.states)]
 
-    def fill_new(self, files: tuple[list[dict[str, Any]], bool]) -> None:
+    def fill_new(self, files: tuple[list[dict[str, Any]], bool]) -> dict[str, Any]:
         """Write files into the directory, in which no run may have written a checkpoint."""
         if self.is_written:
             Stage.simulation.violations.append("old files replace those of the run")
         self.fill(files)
+        return {}
 
     def fill(self, files: tuple[list[dict[str, Any]], bool]) -> None:
         states, self.is_over = files
@@ -59,7 +60,7 @@ class Sync:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self.seen = 0
+        self.seen: dict[str, Any] = {}
 
     def read(self) -> tuple[list[dict[str, Any]], bool]:
         return self._disk.states, self._disk.is_over

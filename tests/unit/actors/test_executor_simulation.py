@@ -21,7 +21,7 @@ from simulated_worker import SimulatedWorker, evaluate, train
 
 from actors.pool import liveness
 from actors.pool.executor import RayExecutor
-from actors.pool.handles import MAX_IDLE_S
+from actors.pool.handles import MAX_IDLE_S, WorkerHandle
 from benchmarks.system.chaos_kills import comparable_log
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
@@ -139,6 +139,13 @@ def test_a_worker_that_freezes_without_a_task_is_replaced(case: Case) -> None:
         assert (fault.task, fault.worker) == (None, idle.number)
         assert isinstance(pool.wait(task.id, 200.0), Update)
         assert idle.is_dead
+
+
+def test_workers_are_counted_while_another_thread_ends_the_run(case: Case) -> None:
+    with simulated(0, Faults()) as simulation:
+        pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(2, {"CPU": 1}),), simulation=simulation)
+        with mock.patch.object(WorkerHandle, "blocks", new_callable=mock.PropertyMock, side_effect=pool.close):
+            assert pool.busy() == (0, 0)
 
 
 def test_a_call_that_never_begins_is_sent_to_another_worker(case: Case) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from actors.cluster.run_dir_sync import Stamp
 from actors.server import parameter_server
 from actors.server.parameter_server import ParameterServer
 from fedraa.errors import RunFailed
@@ -20,7 +21,7 @@ class Server(ParameterServer):
         self._error = error
         self._outcome = None
         self._filling = threading.Lock()
-        self._filled = False
+        self._filled = None
 
     def _execute(self, resume: bool) -> bool:
         self.executions += 1
@@ -50,12 +51,13 @@ def test_a_repeated_transfer_of_files_waits_for_the_first_and_writes_nothing(
     writes: list[Path] = []
     begun, released = threading.Event(), threading.Event()
 
-    def write_all(directory: Path, files: object) -> None:
+    def fill(directory: Path, files: object) -> dict[str, Stamp]:
         writes.append(directory)
         begun.set()
         assert released.wait(10.0)
+        return {"config.json": (2, 1)}
 
-    monkeypatch.setattr(parameter_server, "write_all", write_all)
+    monkeypatch.setattr(parameter_server, "fill", fill)
     server = Server(tmp_path)
     with ThreadPoolExecutor() as threads:
         first = threads.submit(server.take, {"events.jsonl": b""})
@@ -63,6 +65,5 @@ def test_a_repeated_transfer_of_files_waits_for_the_first_and_writes_nothing(
         second = threads.submit(server.take, {"events.jsonl": b""})
         assert not second.done()
         released.set()
-        first.result(10.0)
-        second.result(10.0)
+        assert first.result(10.0) == second.result(10.0) == {"config.json": (2, 1)}
     assert writes == [tmp_path]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from actors.cluster.run_dir_sync import RunDirSync, read_changes, register_writer, write_all
+from actors.cluster.run_dir_sync import RunDirSync, fill, read_changes, register_writer, write_all
 
 
 def contents(directory: Path) -> dict[str, str]:
@@ -33,6 +33,20 @@ def test_a_new_server_s_log_takes_the_place_of_what_was_ahead_of_it(tmp_path: Pa
     write_all(there, {"events.jsonl": b"1\n2b\n"})
     RunDirSync(here).apply(read_changes(there, {}))
     assert contents(here) == {"events.jsonl": "1\n2b\n"}
+
+
+def test_the_files_of_other_programs_are_neither_removed_nor_replaced(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    write_all(here, {"events.jsonl": b"1\n", "SHA256SUMS": b"-", "mine.csv": b"1\n", "failure.txt": b"-"})
+    sync = RunDirSync(here)
+    sync.seen = fill(there, sync.read())
+    write_all(here, {"mine.csv": b"1\n2\n", "new.csv": b"1\n"})
+    (here / "failure.txt").unlink()
+    for name in ("SHA256SUMS", "failure.txt"):
+        (there / name).unlink()
+    (there / "events.jsonl").write_text("")
+    sync.apply(read_changes(there, sync.seen))
+    assert contents(here) == {"events.jsonl": "", "mine.csv": "1\n2\n", "new.csv": "1\n"}
 
 
 def test_a_directory_in_which_nothing_came_about_is_left_empty(tmp_path: Path) -> None:

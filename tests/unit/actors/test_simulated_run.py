@@ -6,17 +6,20 @@ run must end with the model, the log and the events of callbacks of a run withou
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from simulated_actors import HostActor
-from simulated_cluster import simulated_cluster
-from simulated_ray import FOREVER_S, Faults
+from simulated_cluster import Server, simulated_cluster
+from simulated_ray import FOREVER_S, Faults, Stage
 from simulated_run import FAR, OTHER, Plan, SimulatedRun, play
 from simulated_worker import SimulatedWorker
 
+from actors.cluster.follower import STOP_SECONDS
+from actors.server.parameter_server import ParameterServer
 from fedraa.errors import RunFailed
 
 
@@ -50,6 +53,43 @@ def test_the_loss_of_the_server_s_node_ends_the_run_with_the_command_that_contin
         run.finish()
     finally:
         run.close()
+
+
+def test_the_last_files_may_arrive_later_than_a_stopped_run_must_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = Server.changes
+
+    def slow_changes(self: Server, seen: Any) -> Any:
+        if self._outcome is not None and self._outcome.done():
+            Stage.simulation.sleep(2 * STOP_SECONDS)
+        return changes(self, seen)
+
+    monkeypatch.setattr(Server, "changes", slow_changes)
+    run = SimulatedRun(0, Faults(), Plan(is_far=True))
+    try:
+        run.advance(3.0)
+        run.ask_to_stop()
+        run.simulation.block(lambda: run.driver.is_done, 100.0)
+        assert (run.driver.error, run.driver.result) == (None, False)
+        run.finish()
+    finally:
+        run.close()
+
+
+def test_the_server_removes_its_temporary_files_after_the_last_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def changes(self: Server, seen: Any) -> Any:
+        calls.append("changes")
+        return ParameterServer.changes(self, seen)
+
+    monkeypatch.setattr(Server, "changes", changes)
+    monkeypatch.setattr(Server, "close", lambda self: calls.append("close"))
+    run = SimulatedRun(0, Faults(), Plan(is_far=True))
+    try:
+        run.finish()
+    finally:
+        run.close()
+    assert calls[-2:] == ["changes", "close"]
 
 
 PROBABLE = st.sampled_from([0.0, 0.0, 0.1])

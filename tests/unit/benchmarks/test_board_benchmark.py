@@ -20,3 +20,7 @@ def test_a_million_events_keep_nobody_waiting(tmp_path: Path) -> None:
     assert results["changes, without any"] < 0.5
     assert results["from a line to the board"] < 5
     assert results["memory of the board, MB"] < 1000
+
+
+def test_a_board_with_two_runs_is_measured(tmp_path: Path) -> None:
+    assert measure_board(tmp_path, runs=2, events=200)["logs, MB"] > 0

@@ -36,7 +36,7 @@ def test_only_missing_runs_are_made(
         made.append((engine, number))
         return make_row(fault, engine, number, lost=2)
 
-    monkeypatch.setattr(faults, "make_undisturbed_run", lambda folder: folder)
+    monkeypatch.setattr(faults, "make_undisturbed_run", lambda folder, updates: folder)
     monkeypatch.setattr(faults, "make_run", make_run)
     main(runs=2, faults=(FAULT,), engines=("plain", "shards"), out=out)
     assert made == [("shards", 0), ("plain", 1), ("shards", 1)]

@@ -118,6 +118,16 @@ def test_where_no_paper_orders_the_rows_words_tell_what_differs_from_the_referen
     ]
 
 
+def test_findings_name_the_best_column_of_a_row_and_warn_at_the_edge_of_the_grid():
+    cells = [Cell("a", Experiment(method="fedavg"), column) for column in ("lr 1", "lr 2", "lr 3")]
+    of = Study("s", "A study", cells, (ACCURACY,), "a", seeds=(0,), fixed="lr 2")
+    lines = [("a", f"lr {n}", 0, ACCURACY.name, float(n)) for n in (1, 2, 3)]
+    values = pd.DataFrame(lines, columns=["row", "column", "seed", "metric", "value"])
+    assert describe_findings(of, make_entries(of, values))[0] == (
+        "a: best at lr 3 (at the edge of the grid, so a better value may lie outside), accuracy % 3.00 (2.00 at lr 2)."
+    )
+
+
 def test_of_many_rows_the_reference_and_the_best_are_drawn_in_colour():
     of = study({f"row {n}": {} for n in range(40)})
     numbers = make_entries(of, measured({f"row {n}": (n, n + 0.1) for n in range(40)}))

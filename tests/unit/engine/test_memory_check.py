@@ -76,8 +76,8 @@ def test_free_memory_without_numbers_of_the_kernel_is_infinite(monkeypatch: pyte
     ("limit", "used", "allowed", "left"),
     [
         ("memory.max", "memory.current", "max", math.inf),
-        ("memory.max", "memory.current", "5000", 4000),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "5000", 4000),
+        ("memory.max", "memory.current", "5000", 4300),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "5000", 4300),
         # Without a limit, version 1 of control groups reports the largest multiple of the page size (4 kB, 64 kB) below
         # 2^63.
         ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", str(2**63 - 4096), math.inf),
@@ -92,4 +92,7 @@ def test_free_memory_is_bounded_by_the_control_group(
     (tmp_path / limit).parent.mkdir(exist_ok=True)
     (tmp_path / limit).write_text(f"{allowed}\n")
     (tmp_path / used).write_text("1000\n")
+    # The 300 bytes of cached files that no process uses count as free.
+    counters = "active_file 200\ninactive_file 300\ntotal_active_file 200\ntotal_inactive_file 300\n"
+    (tmp_path / limit).with_name("memory.stat").write_text(counters)
     assert memory_check.free_memory() == left
