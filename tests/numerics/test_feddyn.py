@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quadratic import close, kept, quadratic, train_round
+from quadratic import Pair, close, kept, quadratic, train_round
 from refusals import refuses
 from tiny import Stepped, spec
 
@@ -46,6 +46,28 @@ def test_rounds_end_at_the_minimum_where_h_is_0() -> None:
         train_round(stepped)
     close(stepped.server.params, [-1.0])
     np.testing.assert_allclose(kept(stepped, "drift"), [[-2.0], [2.0]], atol=1e-4)
+
+
+def test_personal_layers_have_no_linear_term() -> None:
+    """f_i(s, p) = 0.5 (s + p - t_i)^2: s follows FedDyn, and p only has the proximal term to its received value."""
+    stepped = quadratic("feddyn", TARGETS, model=Pair(), local_steps=2, prox_mu=1.0, personal_layers=("head",))
+    body, heads, drifts, h = 0.0, [0.0, 0.0], [0.0, 0.0], 0.0
+    for _ in range(3):
+        deltas = []
+        for client, target in enumerate(TARGETS):
+            s, p = body, heads[client]
+            for _ in range(2):
+                error = s + p - target
+                s, p = s - 0.1 * (error - drifts[client] + s - body), p - 0.1 * (error + p - heads[client])
+            heads[client] = p
+            drifts[client] -= s - body
+            deltas.append(s - body)
+        h -= sum(deltas) / 2
+        body += sum(deltas) / 2 - h
+        train_round(stepped)
+        close(stepped.server.params, [body, 0])
+        close(kept(stepped, "personal_layers"), np.array(heads)[:, None])
+        close(kept(stepped, "drift"), [[drift, 0] for drift in drifts])
 
 
 @pytest.mark.parametrize("compress", ["topk:0.5", "randomk:0.5", "qsgd:4", "8bit", "scaled-sign"])
