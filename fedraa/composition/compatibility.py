@@ -287,7 +287,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         reasons["lr_schedule"] = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
     is_vote = method.aggregator is not None and not AGGREGATOR.resolve(method.aggregator).weighs
     if is_vote and chosen_value(experiment, "weights") == "samples":
-        reasons["weights"] = f"aggregator {text_of(method.aggregator)}, for which each client has one vote"
+        reasons["weights"] = f"aggregator {text_of(method.aggregator)}, which does not weight clients by their samples"
     names: dict[str, str] = {}
     for name, why in reasons.items():
         names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)
