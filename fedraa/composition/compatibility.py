@@ -176,7 +176,7 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
         reason = f"with server_shards {server_shards}, the server updates all layers"
     elif method.auxiliary is not None and method.auxiliary.momentum:
         reason = f"clients of {name} step along the server's momentum, which is 0 in layers that they do not send"
-    elif local.full_gradient:
+    elif local.full_gradient or "gradient" in local.algorithm.replies:
         reason = f"clients of {name} send a gradient of all layers"
     elif method.aggregator is not None and isinstance(AGGREGATOR.resolve(method.aggregator), LowRank):
         reason = f"the aggregator of {name} needs whole adapters"
