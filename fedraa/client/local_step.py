@@ -123,6 +123,8 @@ class LocalStep:
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         self._keeps_rest = task.keeps_rest and self._mask is not None
+        # True while the mask excludes coordinates whose weights are not 0.
+        self._is_limited = False
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
         self._transforms = self._begin_transforms(extras)
         model.load(task.params)
@@ -205,8 +207,10 @@ class LocalStep:
         self._mask = only.to(torch.float32)
         if mask is not None:
             self._mask *= mask
+        self._is_limited = True
         yield
         self._mask = mask
+        self._is_limited = False
 
     def rate(self, steps_taken: int) -> float:
         """Return the learning rate of the next step after `steps_taken` steps of the task."""
@@ -312,7 +316,7 @@ class LocalStep:
                 transform.apply(g, at)
             else:
                 change_in_place("gradient_transforms", transform, "apply", g, at, name="grad")
-            if transform.masked:
+            if transform.masked or self._is_limited:
                 self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
