@@ -168,6 +168,7 @@ register(
         paper_settings=PaperSettings(
             source="authors' code, CIFAR-10",
             values={
+                "lr": 0.1,
                 "momentum": 0.0,
                 "prox_mu": 0.01,
                 "local_epochs": 5,
@@ -176,7 +177,6 @@ register(
                 "clip": 10.0,
                 "participation": "all",
             },
-            unstated="learning rate",
         ),
     )
 )
