@@ -76,9 +76,9 @@ def test_lossy_compression_is_refused(compress: str) -> None:
         spec("feddyn", compress=compress)
 
 
-def play(rule: FedDynRule, updates: list[tuple[int, Any, list[float]]], size: int) -> Vector:
-    """Return the model of two clients after these updates: client, coordinates and delta."""
-    model = AsyncModel(np.zeros(size, np.float32), 2, 1)
+def play(rule: FedDynRule, updates: list[tuple[int, Any, list[float]]], size: int, clients: int = 2) -> Vector:
+    """Return the model after these updates: client, coordinates and delta."""
+    model = AsyncModel(np.zeros(size, np.float32), clients, 1)
     bound = rule.bind(model)
     for client, where, delta in updates:
         new = np.array(delta, np.float32)
@@ -93,8 +93,11 @@ def test_buffer_with_all_clients_is_a_round() -> None:
 
 def test_buffer_moves_each_coordinate_by_the_updates_that_trained_it() -> None:
     updates = [(0, np.array([0, 1]), [1.0, 2.0]), (1, np.array([0]), [3.0])]
-    # H = -(sum / 2): the means are 2 and 2, and the third coordinate was trained by no client.
-    close(play(FedDynRule(2), updates, 3), [2 + 2, 2 + 1, 0])
+    # H = -(sum / 4): the means are 2 and 2, and the third coordinate was trained by no client.
+    close(play(FedDynRule(2), updates, 3, clients=4), [2 + 1, 2 + 0.5, 0])
+    updates += [(2, np.array([0]), [-1.0]), (3, np.array([0, 2]), [1.0, 4.0])]
+    # H is now (-1, -.5, -1). The second coordinate stays, although its H is not 0.
+    close(play(FedDynRule(2), updates, 3, clients=4), [3 + 0 + 1, 2.5, 4 + 1])
 
 
 def test_asynchronous_run_with_fragments_moves_the_model() -> None:
