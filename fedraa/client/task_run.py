@@ -122,9 +122,10 @@ class TaskRun:
     def separate_steps(self, weights: Tensor | None = None, pull: float = 0.0) -> Iterator[None]:
         shared_step = self._step
         shared = self.weights.clone()
-        self._step = shared_step.restart(self.received, pull)
         if weights is not None:
             self.weights.copy_(weights)
+        # Some optimizers measure distances from the weights with which they start.
+        self._step = shared_step.restart(self.received, pull)
         yield
         if weights is not None:
             weights.copy_(self.weights)
