@@ -42,6 +42,14 @@ def test_fedrep_trains_the_head_and_then_the_body() -> None:
     close(stepped.server.params, [0.03501225, 0])
 
 
+def test_steps_on_the_head_do_not_count_for_an_adaptive_rate() -> None:
+    """Both halves of the steps on the body have the same direction. The head has moved far before."""
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), local_epochs=4, lr_schedule="adaptive")
+    update = stepped.train(stepped.server.assign(0, 0.0))
+    assert update.extras["kept_personal_layers"][0] > update.params[0] > 0
+    assert update.cosine == pytest.approx(1)
+
+
 def test_frozen_part_does_not_move_by_momentum_or_decay() -> None:
     fields: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.5, "local_epochs": 3}
     stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), **fields)
