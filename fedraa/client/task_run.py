@@ -135,6 +135,8 @@ class TaskRun:
             weights.copy_(self.weights)
             self.weights.copy_(shared)
         self._step = shared_step
+        if weights is None and not self.steps:
+            shared_step.start_optimizer()
 
     def add_transform(self, transform: GradientTransform) -> None:
         if not isinstance(transform, GradientTransform):

@@ -50,6 +50,16 @@ def test_steps_on_the_head_do_not_count_for_an_adaptive_rate() -> None:
     assert update.cosine == pytest.approx(1)
 
 
+def test_steps_on_the_head_do_not_count_for_distances_of_the_body() -> None:
+    """The first rate of DoG is 0.1 (1 + |x_0|) / |g|, where x_0 are the weights before the steps on the body."""
+    fields: dict[str, Any] = {"local_optimizer": "dog(alpha=0.1)", "lr": None, "local_epochs": 1}
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), **fields)
+    update = stepped.train(stepped.server.assign(0, 0.0))
+    [head] = update.extras["kept_personal_layers"]
+    assert head > 0.2
+    close(update.params, [0.1 * (1 + head), 0])
+
+
 def test_frozen_part_does_not_move_by_momentum_or_decay() -> None:
     fields: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.5, "local_epochs": 3}
     stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), **fields)
