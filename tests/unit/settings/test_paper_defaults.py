@@ -158,10 +158,8 @@ STATED_TERMS = [
     ("subdismo", {"local.sam_rho": 0.1}),
     ("delta-sgd", {"lr": 0.2}),
     ("salf", {"lr": 0.1, "momentum": 0.5, "batch_size": 16}),
-    (
-        "depthfl",
-        {"lr": 0.1, "lr_schedule": "exponential:0.998", "local_epochs": 5, "batch_size": 50, "weight_decay": 1e-3},
-    ),
+    ("depthfl", {"lr": 0.1, "lr_schedule": "exponential:0.998", "local_epochs": 5, "batch_size": 50}),
+    ("depthfl", {"momentum": 0.0, "weight_decay": 1e-3}),
 ]
 
 
