@@ -142,6 +142,7 @@ STATED_TERMS = [
     ("mofedsam", {"lr": 0.1, "local_epochs": 10, "local.sam_rho": 0.5, "local.grad_mix": 0.1, "weights": "uniform"}),
     ("prunefl", {"lr": 0.1, "local_steps": 5, "batch_size": 20, "submodel.reprune_every": 50}),
     ("feddyn", {"lr": 0.1, "prox_mu": 0.01, "local_epochs": 5, "batch_size": 50, "weight_decay": 1e-3, "clip": 10.0}),
+    ("fednova", {"lr": 0.02, "batch_size": 32, "local_epochs": 2, "momentum": 0.0, "weight_decay": 1e-4}),
     ("moon", {"lr": 0.01, "local_epochs": 10, "batch_size": 64, "momentum": 0.9, "weight_decay": 1e-5}),
     ("moon", {"local.algorithm.mu": 5.0, "local.algorithm.temperature": 0.5}),
     # The code mixes the models with the constant weight .75.
