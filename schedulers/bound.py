@@ -1,8 +1,9 @@
 """The offline assignment of fragments to clients, and the delay bound that follows from it.
 
-The assignment is fixed for the whole run, and minimizes the longest task (Fed-RAA, Theorem 2, N clients, M fragments).
-The n-th fastest client gets the fragment ceil(nM/N) in order of size, largest first, as in the theorem's proof. The
-formula in the theorem's text, {(j-1)floor(N/M)+1, ...}, gives some clients no fragment if M does not divide N.
+The assignment is fixed for the whole run (Fed-RAA, Theorem 2, N clients, M fragments). The n-th fastest client gets the
+fragment ceil(nM/N) in order of size, largest first, as in the theorem's proof. The formula in the theorem's text,
+{(j-1)floor(N/M)+1, ...}, gives some clients no fragment if M does not divide N. The longest task of this assignment is
+short, but not always the shortest possible: another number of clients per fragment may give a shorter one.
 """
 
 import numpy as np

@@ -123,6 +123,8 @@ class LocalStep:
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         self._keeps_rest = task.keeps_rest and self._mask is not None
+        # True while the mask excludes coordinates whose weights are not 0.
+        self._is_limited = False
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
         self._transforms = self._begin_transforms(extras)
         model.load(task.params)
@@ -133,9 +135,10 @@ class LocalStep:
             # The anchor is the received weights. Without a mask, it is a view of the task's buffer. On a CPU, the view
             # saves a copy.
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
-        kept = {name: tensor(task.extra_values(name)) for name in task.extras if name.startswith(OPTIMIZER_PREFIX)}
+        kept = [name for name in task.extras if name.startswith(OPTIMIZER_PREFIX)]
+        self._kept = {name.removeprefix(OPTIMIZER_PREFIX): tensor(task.extra_values(name)) for name in kept}
         self.embeddings = find_adam_embeddings(local, components.optimizer, model.module)
-        self._optimizer = self._make_optimizer(kept)
+        self.start_optimizer()
         self.squares = torch.zeros_like(model.weights) if local.squares else None
         self._labels: list[Tensor] | None = None
         if local.label_masked:
@@ -188,11 +191,14 @@ class LocalStep:
         return begin_transforms(transforms, extras)
 
     def _make_optimizer(self, kept: Mapping[str, Tensor]) -> OptimizerSteps | EmbeddingSteps:
-        kept = {name.removeprefix(OPTIMIZER_PREFIX): buffer for name, buffer in kept.items()}
         model, optimizer = self.model, self._components.optimizer
         momentum, decay = self.settings.momentum, self.settings.weight_decay
         steps = OptimizerSteps(optimizer, model.weights, kept, momentum=momentum, weight_decay=decay, sizes=model.sizes)
         return EmbeddingSteps(steps, model.weights, self.embeddings) if self.embeddings else steps
+
+    def start_optimizer(self) -> None:
+        """Create the optimizer again, at the current weights. Call this only before the first step."""
+        self._optimizer = self._make_optimizer(self._kept)
 
     def add_transform(self, transform: GradientTransform) -> None:
         """Add a gradient transform. In every step, it is applied before all other gradient transforms."""
@@ -205,8 +211,10 @@ class LocalStep:
         self._mask = only.to(torch.float32)
         if mask is not None:
             self._mask *= mask
+        self._is_limited = True
         yield
         self._mask = mask
+        self._is_limited = False
 
     def rate(self, steps_taken: int) -> float:
         """Return the learning rate of the next step after `steps_taken` steps of the task."""
@@ -312,7 +320,7 @@ class LocalStep:
                 transform.apply(g, at)
             else:
                 change_in_place("gradient_transforms", transform, "apply", g, at, name="grad")
-            if transform.masked:
+            if transform.masked or self._is_limited:
                 self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from fedraa.client.auto_steps import AutoSteps
 from fedraa.client.error_feedback import ErrorFeedback
 from fedraa.client.gradient_transforms import GRADIENT_TRANSFORM
 from fedraa.client.local_algorithm import LocalAlgorithm
-from fedraa.client.local_optimizer import LOCAL_OPTIMIZER
+from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.numbers import Count, Decay, NotNegative, Positive, Share, UpToOne
 
 Ints = npt.NDArray[np.int64] | int
@@ -171,17 +171,27 @@ class LocalTraining:
     def path_length(self, lr: float, steps: int) -> float:
         """Return the length that the path of SGD would have with gradients of length 1 (lr * ||a||_1 in FedNova).
 
-        With momentum m and proximal weight mu, the length x follows v <- m v + 1 - mu x, x <- x + lr v.
+        With momentum m and proximal weight mu, the length x follows v <- m v + 1 - mu x, x <- x + lr v. Dampening and
+        Nesterov's momentum change these steps as they change the steps of the weights.
 
         Args:
             lr: Mean learning rate of the steps.
             steps: Number of local steps.
         """
+        sgd = SGD()
+        # A server calls this method for every update, and `resolve` takes a tenth of a millisecond.
+        if self.local_optimizer != "sgd":
+            optimizer = LOCAL_OPTIMIZER.resolve(self.local_optimizer)
+            sgd = optimizer if isinstance(optimizer, SGD) else sgd
         velocity = 0.0
         length = 0.0
-        for _ in range(steps):
-            velocity = self.momentum * velocity + 1 - self.prox_mu * length
-            length += lr * velocity
+        for step in range(steps):
+            share = 1 - sgd.dampening if step else 1.0
+            velocity = self.momentum * velocity + share - share * self.prox_mu * length
+            direction = velocity
+            if sgd.nesterov:
+                direction = 1 - self.prox_mu * length + self.momentum * velocity
+            length += lr * direction
         return length
 
     def count_steps(self, shard: int) -> int:

@@ -34,6 +34,7 @@ class TaskRun:
         total: The sum of the losses of all local steps.
         steps: The number of local steps so far.
         halfway: The record of the weights after half of the local steps; None if the learning rate is not adaptive.
+        before_steps: The weights before the first local step; empty if the learning rate is not adaptive.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class TaskRun:
         self.total = torch.zeros((), device=self.weights.device)
         self.steps = 0
         self.halfway: HalfwayCosine | None = None
+        self.before_steps = self.weights[:0]
         self._step = local_step
         self._minibatches = minibatches
         self._counts = False
@@ -94,6 +96,8 @@ class TaskRun:
             if self._counts:
                 if self.halfway is not None:
                     self.halfway.record(self.steps, self.weights)
+                    if self.steps == 0:
+                        self.before_steps = self.weights.clone()
                 self.steps += 1
             yield batch
 
@@ -122,14 +126,17 @@ class TaskRun:
     def separate_steps(self, weights: Tensor | None = None, pull: float = 0.0) -> Iterator[None]:
         shared_step = self._step
         shared = self.weights.clone()
-        self._step = shared_step.restart(self.received, pull)
         if weights is not None:
             self.weights.copy_(weights)
+        # Some optimizers measure distances from the weights with which they start.
+        self._step = shared_step.restart(self.received, pull)
         yield
         if weights is not None:
             weights.copy_(self.weights)
             self.weights.copy_(shared)
         self._step = shared_step
+        if weights is None and not self.steps:
+            shared_step.start_optimizer()
 
     def add_transform(self, transform: GradientTransform) -> None:
         if not isinstance(transform, GradientTransform):

@@ -155,7 +155,7 @@ class Trainer:
         run.train_with(algorithm)
         cosine = None
         if run.halfway is not None:
-            cosine = run.halfway.compute(run.received, run.weights)
+            cosine = run.halfway.compute(run.before_steps, run.weights)
         extras |= self._compress_update(local_step, task, personal=mask)
         if local_step.squares is not None:
             extras["squares"] = local_step.squares

@@ -176,7 +176,7 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
         reason = f"with server_shards {server_shards}, the server updates all layers"
     elif method.auxiliary is not None and method.auxiliary.momentum:
         reason = f"clients of {name} step along the server's momentum, which is 0 in layers that they do not send"
-    elif local.full_gradient:
+    elif local.full_gradient or "gradient" in local.algorithm.replies:
         reason = f"clients of {name} send a gradient of all layers"
     elif method.aggregator is not None and isinstance(AGGREGATOR.resolve(method.aggregator), LowRank):
         reason = f"the aggregator of {name} needs whole adapters"
@@ -287,7 +287,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         reasons["lr_schedule"] = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
     is_vote = method.aggregator is not None and not AGGREGATOR.resolve(method.aggregator).weighs
     if is_vote and chosen_value(experiment, "weights") == "samples":
-        reasons["weights"] = f"aggregator {text_of(method.aggregator)}, for which each client has one vote"
+        reasons["weights"] = f"aggregator {text_of(method.aggregator)}, which does not weight clients by their samples"
     names: dict[str, str] = {}
     for name, why in reasons.items():
         names |= dict.fromkeys((name, *SHORTCUTS.get(name, ())), why)

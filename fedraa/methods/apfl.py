@@ -82,8 +82,8 @@ register(
         local=replace(PLAIN_SGD, algorithm=MixedModel()),
         update=Mean(weights="samples"),
         paper_settings=PaperSettings(
-            source="release of FedRep",
-            values={"momentum": 0.0, "local.algorithm.mixing": 0.75},
+            source="release of FedRep, which has a constant mixing weight",
+            values={"momentum": 0.0, "local.algorithm.mixing": 0.75, "local.algorithm.adaptive": False},
             unstated="learning rate, epochs, batch size",
         ),
     )

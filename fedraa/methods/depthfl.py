@@ -169,6 +169,7 @@ DEPTHFL = register(
             values={
                 "lr": 0.1,
                 "lr_schedule": "exponential:0.998",
+                "momentum": 0.0,
                 "local_epochs": 5,
                 "batch_size": 50,
                 "weight_decay": 1e-3,
@@ -176,7 +177,6 @@ DEPTHFL = register(
                 "local.algorithm.ramp_up": 300,
             },
             client_fraction=0.1,
-            unstated="the momentum",
         ),
     )
 )

@@ -4,7 +4,7 @@ When w of client i arrives with staleness k, as update number t of the fragment:
     xi = lambda_i / sqrt(t) * (k + 1)^-sigma_i + iota_i
     a = mu * xi / (1 + mu * xi)
     theta <- (1 - a) * theta + a * w
-    fall = loss of the client's last task - loss of this task
+    fall = loss of the client's last task on the fragment - loss of this task
     lambda_i <- lambda_i + rate * fall;  iota_i <- iota_i + rate * fall;  sigma_i <- sigma_i - rate * fall;  all >= 0
 
 Only the server's part of the method is here. In the paper, a client also downloads a newer model in the middle of its

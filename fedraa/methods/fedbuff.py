@@ -55,6 +55,9 @@ class FedBuffRule(Buffered):
     With an `optimizer`, this optimizer takes the step along the mean of the buffer (FedBuff's server momentum). The log
     then shows only s as the weight. Deltas in the buffer at the end of the run are lost.
 
+    With fragments, a full buffer counts as an update of the fragment whose delta filled it. The staleness of other
+    fragments in the buffer is then too low; `staleness_clock="server"` counts every full buffer.
+
     With a robust `aggregator`, the buffer waits for deltas of K different clients, so that a fast attacker cannot fill
     it. The deltas of one client are averaged. If fewer than K clients remain, the buffer waits for all of them.
 

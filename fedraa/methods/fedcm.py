@@ -2,7 +2,9 @@
 
 Client:  w <- w - lr * (alpha * g + (1 - alpha) * D)
 Server:  theta <- theta + server_lr * mean delta
-         D <- -mean delta / (lr * T)                        # the mean gradient of the round's T local steps
+         D <- -mean delta / (lr * T)                        # the mean direction of the local steps of the round
+T is the number of local steps. If clients differ, lr * T is its mean over the clients of the round. In the paper the
+server steps by -eta_g * D, so that server_lr is eta_g / (lr * T).
 
 Read next: server/round_state.py (state beside the model), client/gradient_transforms.py (the blend), methods/fedavg.py
 (the round).

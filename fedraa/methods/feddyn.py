@@ -44,7 +44,7 @@ class DynamicRegularizer(LocalAlgorithm):
     """The local training of FedDyn, with a linear term in the loss.
 
     Each client keeps lambda_n, the factor of its linear term. After each task, lambda_n decreases by prox_mu times the
-    client's delta.
+    client's delta. lambda_n is always 0 in personal layers.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("prox_mu",)
@@ -60,7 +60,8 @@ class DynamicRegularizer(LocalAlgorithm):
         drift = run.state["drift"]
         run.add_transform(AddVector(-drift))
         super().train(run)
-        drift.sub_(run.weights - run.received, alpha=run.prox_mu)
+        # The server has no model of personal layers with which the client's loss should be aligned.
+        drift.sub_((run.weights - run.received).masked_fill(run.personal, 0.0), alpha=run.prox_mu)
 
 
 @dataclass
@@ -167,6 +168,7 @@ register(
         paper_settings=PaperSettings(
             source="authors' code, CIFAR-10",
             values={
+                "lr": 0.1,
                 "momentum": 0.0,
                 "prox_mu": 0.01,
                 "local_epochs": 5,
@@ -175,7 +177,6 @@ register(
                 "clip": 10.0,
                 "participation": "all",
             },
-            unstated="learning rate",
         ),
     )
 )

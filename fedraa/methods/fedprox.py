@@ -3,6 +3,9 @@
 Client n: SGD on f_n(w) + mu/2 * ||w - theta||^2
 Server:   theta <- mean of the cohort's models, weighted by samples
 
+The paper draws clients in proportion to their samples and takes the plain mean. The authors' code weights the mean, as
+here. In the paper slow clients also train fewer epochs; here the option `late=partial` shortens tasks at a deadline.
+
 Read next: client/gradient_transforms.py (the proximal term), methods/fedavg.py (the round).
 """
 

@@ -4,6 +4,8 @@ Round t, client n with capacity r_n: trains ceil(r_n * K) units of every layer o
     wrapping around
 Server: each weight <- mean of the clients that trained it
 
+The number of units is rounded up, as in the authors' code; the paper rounds it down.
+
 From scratch: examples/fedrolex_from_scratch.py.
 
 Read next: submodels/policies/slices.py (`Rolling`), methods/heterofl.py (local training and the mean).

@@ -8,6 +8,9 @@ Server:
     theta <- theta + server_lr * mean delta
     MoFedSAM:  D <- -mean delta / (lr * T)                  # T local steps
 
+In the paper's Algorithm 2 the server steps by -eta_g * D, so that server_lr is eta_g / (lr * T). For its default
+eta_g = 1, public code has server_lr = 1, as here.
+
 Read next: client/local_step.py (the perturbed gradient), methods/fedcm.py (D), methods/fedavg.py (the round).
 """
 

@@ -31,9 +31,10 @@ HETEROFL = register(
         local=SLICED_TRAINING,
         update=Mean(owned_head=True),
         paper_settings=PaperSettings(
-            source="authors' code, CIFAR-10",
+            source="authors' code, CIFAR-10, IID",
             values={
                 "lr": 0.1,
+                "lr_schedule": "steps:150,250:0.1",
                 "momentum": 0.9,
                 "weight_decay": 5e-4,
                 "clip": 1.0,

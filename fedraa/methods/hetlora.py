@@ -36,6 +36,7 @@ class HetLoRA(LowRank):
     becomes the mean over the clients that trained it, weighted by s_i.
     """
 
+    weighs: ClassVar[bool] = False
     state_fields: ClassVar[tuple[str, ...]] = ("_reports",)
 
     def _reset_state(self, clients: int) -> None:

@@ -2,7 +2,8 @@
 
 Round, with a cohort of C clients:
     shuffle the units of every hidden layer and deal them to the clients in C equal groups
-    client k trains its group, with activations scaled by C (unless `submodel.scaled=False`)
+    client k trains its group, with activations times C and the learning rate divided by C
+        (unless `submodel.scaled=False`)
     write the trained groups back; parameters that all clients hold become their mean
 
 Read next: submodels/policies/slices.py (`DisjointGroups`), aggregation/coverage_mean.py (the mean).

@@ -27,10 +27,9 @@ register(
         local=LocalTraining(personal_layers=(ALL_BUT_LAST,)),
         update=Mean(weights="samples"),
         paper_settings=PaperSettings(
-            source="authors' code, CIFAR-10",
-            values={"lr": 0.1, "local_epochs": 1, "batch_size": 50, "weights": "samples"},
+            source="authors' code, CIFAR-10, which shares the last two layers",
+            values={"lr": 0.1, "momentum": 0.5, "local_epochs": 1, "batch_size": 50, "weights": "uniform"},
             client_fraction=0.1,
-            unstated="momentum",
         ),
     )
 )

@@ -111,14 +111,17 @@ register(
         local=LocalTraining(algorithm=ModelContrast()),
         update=Mean(weights="samples"),
         paper_settings=PaperSettings(
-            source="authors' code",
+            source="authors' code and readme, CIFAR-10",
             values={
+                "lr": 0.01,
                 "momentum": 0.9,
                 "weight_decay": 1e-5,
-                "local.algorithm.mu": 1.0,
+                "local_epochs": 10,
+                "batch_size": 64,
+                "local.algorithm.mu": 5.0,
                 "local.algorithm.temperature": 0.5,
+                "weights": "samples",
             },
-            unstated="learning rate, epochs, batch size",
         ),
     )
 )

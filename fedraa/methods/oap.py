@@ -1,6 +1,6 @@
 """OAP: each client trains the largest weights of the model, up to its capacity (Zhou et al. 2024).
 
-Client n, with capacity r_n: trains the share r_n of the weights with the largest absolute values
+Client n, with capacity r_n: trains, in every tensor, the share r_n of the weights with the largest absolute values
 Server: each weight <- mean of the clients that trained it; a weight that no client trained stays
 
 Read next: submodels/policies/masked.py (`Pruned`), aggregation/coverage_mean.py (the mean).

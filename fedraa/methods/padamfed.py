@@ -43,6 +43,7 @@ from fedraa.vectors.client_rows import ClientRows
 from fedraa.vectors.index_ranges import where_of
 
 _PLAIN_STEPS = "a local step has the length lr along the corrected gradient"
+_CLIPPING = "the client would send the difference of a clipped sum and its correction instead of its mean gradient"
 _GRADIENTS = "the server adds up the gradients of clients as they are"
 
 
@@ -53,7 +54,7 @@ class NormalisedSteps(LocalAlgorithm):
     needs_whole_gradient: ClassVar[bool] = True
     passes: ClassVar[float] = 1
     replies: ClassVar[tuple[str, ...]] = ("gradient",)
-    refuses: ClassVar[Mapping[str, str]] = refuse_other_steps(_PLAIN_STEPS)
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({**refuse_other_steps(_PLAIN_STEPS), "clip": _CLIPPING})
 
     def train(self, run: LocalRun) -> None:
         shift = torch.zeros_like(run.weights)

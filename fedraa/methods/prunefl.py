@@ -30,6 +30,8 @@ register(
             source="authors' code, CIFAR-10",
             values={
                 "lr": 0.1,
+                # The rate halves every 10,000 rounds.
+                "lr_schedule": "exponential:0.99993069",
                 "momentum": 0.0,
                 "local_steps": 5,
                 "batch_size": 20,

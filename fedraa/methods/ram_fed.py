@@ -49,6 +49,7 @@ class MemorisedMean(Aggregator):
     mifa: bool = False
 
     keeps: ClassVar[str] = "u_n [N, d]"
+    weighs: ClassVar[bool] = False
     corrects: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_memory", "_mean", "_change")
 

@@ -5,7 +5,7 @@ After each accepted delta, the server orthogonalises the momentum m (this is lmo
 When delta arrives with staleness t, after k accepted updates:
     if t < R:  m <- beta * m + (1 - beta) * delta;  theta <- theta + server_lr * lmo(m)
     else:      ignore the update; the client starts again from the current theta
-With `agnostic`: R = max(1, floor(sqrt(k))), beta = 1 - min(1, 1 / sqrt(k)), and server_lr / (k + 1)^0.75 replaces
+With `agnostic`: R = floor(sqrt(max(1, k))), beta = 1 - 1 / sqrt(max(1, k)), and server_lr / (k + 1)^0.75 replaces
     server_lr
 
 Source: transcriptions of the paper, and an author's code. That code also ends a client's running task when the task has
@@ -79,10 +79,8 @@ class RingmasterLMO(FedBuffRule):
 
 def find_agnostic_values(steps: int) -> tuple[int, float, float]:
     """Return the values of the parameter-agnostic variant after `steps` steps: R, beta and the factor of server_lr."""
-    beta = 0.0
-    if steps > 1:
-        beta = 1 - 1 / sqrt(steps)
-    return max(1, isqrt(steps)), beta, (steps + 1) ** -0.75
+    accepted = max(1, steps)
+    return isqrt(accepted), 1 - 1 / sqrt(accepted), (steps + 1) ** -0.75
 
 
 register(

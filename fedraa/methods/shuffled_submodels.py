@@ -2,7 +2,7 @@
 
 Bernoulli (Algorithm 1): every weight is in the mask of client n with probability p_n, drawn for every round
 Shuffled (Algorithm 2):  the weights are split once into blocks; in each cycle client n trains every block once, in a
-    random order
+    random order, which is the same for all clients of equal capacity
 Server: theta <- mean over all participants; a client that did not train a weight counts with the old value
 
 Read next: submodels/policies/shuffled.py (the masks), aggregation/coverage_mean.py (`FilledMean`), methods/fedavg.py

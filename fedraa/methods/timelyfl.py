@@ -47,7 +47,8 @@ class WithinInterval(SubmodelPolicy):
         layers = LayerAssignments(run)
         assert run.durations is not None
         durations = run.durations()
-        interval = np.sort(durations)[ceil(self.on_time * len(durations)) - 1]
+        # 0.55 * 100 is 55.00000000000001. The client after the 55th must not set the interval.
+        interval = np.sort(durations)[ceil(round(self.on_time * len(durations), 9)) - 1]
         shares = np.minimum(interval / durations, 1.0)
         return Pure(lambda context: layers.within(float(shares[context.client])))
 

@@ -200,7 +200,7 @@ MUTANTS: list[Mutant] = [
         "fedraa/aggregation/coverage_mean.py",
         (
             "return np.broadcast_to(np.float32(self._participants), self._size)",
-            "return super()._divisor()",
+            "return super()._take_divisor()",
             SUBMODELS,
         ),
         (

@@ -9,7 +9,8 @@ from refusals import refuses
 from tiny import CLASSES, FEATURES, LR, Stepped, close, minibatches, spec
 from torch import Tensor, nn
 
-from fedraa.methods.depthfl import SelfDistillation
+from fedraa.client.last_call import LastCall
+from fedraa.methods.depthfl import SelfDistillation, _exit_losses
 from fedraa.models.exits import EarlyExits, early_exits
 
 WIDE, NARROW = 5, 4
@@ -89,6 +90,17 @@ def test_rounds_with_feddyn_follow_the_formula() -> None:
         theta = theta + deltas.sum(0) / counts - h / alpha
         stepped.round()
         np.testing.assert_allclose(stepped.server.params, theta.numpy(), atol=5e-6)
+
+
+def test_exits_learn_from_the_mean_over_all_other_exits() -> None:
+    """With three exits the weight of a pair is kd / 2. The deepest exit is first, and its own loss is not included."""
+    logits = list(torch.randn(3, 6, CLASSES, generator=torch.Generator().manual_seed(0)))
+    y = torch.tensor([0, 1, 2, 3, 0, 1])
+    call = LastCall()
+    call.result = logits
+    wide = [values.double() for values in logits]
+    expected = loss_of(wide, y, 0.7) - nn.functional.cross_entropy(wide[0], y)
+    torch.testing.assert_close(_exit_losses(call, y, 0.7).double(), expected)
 
 
 def test_weight_of_the_distillation_rises_to_1() -> None:

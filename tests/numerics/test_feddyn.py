@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quadratic import close, kept, quadratic, train_round
+from quadratic import Pair, close, kept, quadratic, train_round
 from refusals import refuses
 from tiny import Stepped, spec
 
@@ -48,15 +48,37 @@ def test_rounds_end_at_the_minimum_where_h_is_0() -> None:
     np.testing.assert_allclose(kept(stepped, "drift"), [[-2.0], [2.0]], atol=1e-4)
 
 
+def test_personal_layers_have_no_linear_term() -> None:
+    """f_i(s, p) = 0.5 (s + p - t_i)^2: s follows FedDyn, and p only has the proximal term to its received value."""
+    stepped = quadratic("feddyn", TARGETS, model=Pair(), local_steps=2, prox_mu=1.0, personal_layers=("head",))
+    body, heads, drifts, h = 0.0, [0.0, 0.0], [0.0, 0.0], 0.0
+    for _ in range(3):
+        deltas = []
+        for client, target in enumerate(TARGETS):
+            s, p = body, heads[client]
+            for _ in range(2):
+                error = s + p - target
+                s, p = s - 0.1 * (error - drifts[client] + s - body), p - 0.1 * (error + p - heads[client])
+            heads[client] = p
+            drifts[client] -= s - body
+            deltas.append(s - body)
+        h -= sum(deltas) / 2
+        body += sum(deltas) / 2 - h
+        train_round(stepped)
+        close(stepped.server.params, [body, 0])
+        close(kept(stepped, "personal_layers"), np.array(heads)[:, None])
+        close(kept(stepped, "drift"), [[drift, 0] for drift in drifts])
+
+
 @pytest.mark.parametrize("compress", ["topk:0.5", "randomk:0.5", "qsgd:4", "8bit", "scaled-sign"])
 def test_lossy_compression_is_refused(compress: str) -> None:
     with refuses("compress", got=compress):
         spec("feddyn", compress=compress)
 
 
-def play(rule: FedDynRule, updates: list[tuple[int, Any, list[float]]], size: int) -> Vector:
-    """Return the model of two clients after these updates: client, coordinates and delta."""
-    model = AsyncModel(np.zeros(size, np.float32), 2, 1)
+def play(rule: FedDynRule, updates: list[tuple[int, Any, list[float]]], size: int, clients: int = 2) -> Vector:
+    """Return the model after these updates: client, coordinates and delta."""
+    model = AsyncModel(np.zeros(size, np.float32), clients, 1)
     bound = rule.bind(model)
     for client, where, delta in updates:
         new = np.array(delta, np.float32)
@@ -71,8 +93,11 @@ def test_buffer_with_all_clients_is_a_round() -> None:
 
 def test_buffer_moves_each_coordinate_by_the_updates_that_trained_it() -> None:
     updates = [(0, np.array([0, 1]), [1.0, 2.0]), (1, np.array([0]), [3.0])]
-    # H = -(sum / 2): the means are 2 and 2, and the third coordinate was trained by no client.
-    close(play(FedDynRule(2), updates, 3), [2 + 2, 2 + 1, 0])
+    # H = -(sum / 4): the means are 2 and 2, and the third coordinate was trained by no client.
+    close(play(FedDynRule(2), updates, 3, clients=4), [2 + 1, 2 + 0.5, 0])
+    updates += [(2, np.array([0]), [-1.0]), (3, np.array([0, 2]), [1.0, 4.0])]
+    # H is now (-1, -.5, -1). The second coordinate stays, although its H is not 0.
+    close(play(FedDynRule(2), updates, 3, clients=4), [3 + 0 + 1, 2.5, 4 + 1])
 
 
 def test_asynchronous_run_with_fragments_moves_the_model() -> None:

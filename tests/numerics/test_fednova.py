@@ -1,12 +1,16 @@
 """FedNova against the fixture of its formula, computed with NumPy only."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 from refusals import refuses
 from tiny import Stepped, close, spec
 from tiny import steps as count_steps
 
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
+from fedraa.client.local_optimizer import SGD
 from fedraa.client.local_training import LocalTraining
 from fedraa.methods.fednova import FedNovaRule, NormalisedMean
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
@@ -48,14 +52,17 @@ def test_proximal_fixture() -> None:
     assert [local.path_length(1.0, steps) for steps in STEPS] == pytest.approx([1.95, 6.73159137, 3.709875])
 
 
-def test_momentum_with_proximal_term_equals_the_path_of_unit_gradients() -> None:
-    """There is no closed form, so NumPy takes PyTorch's SGD steps on the gradient 1 + mu * (w - w_0)."""
+@pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"dampening": 0.4}], ids=str)
+def test_path_equals_that_of_pytorch_with_unit_gradients(options: dict[str, Any]) -> None:
+    """There is no closed form, so PyTorch's SGD steps on the gradient -1 + mu * (w - w_0)."""
     momentum, mu, lr = 0.7, 0.3, 0.2
-    w, v = 0.0, 0.0
+    w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.SGD([w], lr=lr, momentum=momentum, **options)
     for _ in range(6):
-        v = momentum * v + (-1.0 + mu * w)
-        w -= lr * v
-    assert LocalTraining(momentum=momentum, prox_mu=mu).path_length(lr, 6) == pytest.approx(w)
+        w.grad = -1.0 + mu * w.detach()
+        optimizer.step()
+    local = LocalTraining(momentum=momentum, prox_mu=mu, local_optimizer=SGD(**options))
+    assert local.path_length(lr, 6) == pytest.approx(w.item())
 
 
 def test_each_coordinate_counts_the_clients_that_trained_it() -> None:

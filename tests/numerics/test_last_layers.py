@@ -10,6 +10,8 @@ from tiny import CLASSES, CLIENTS, HIDDEN, LR, WIDTHS, Stepped, close, minibatch
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.trainer import Work
+from fedraa.methods.timelyfl import WithinInterval
+from fedraa.submodels.policies.policy import RoundContext, RunContext
 from fedraa.vectors.delta_view import DeltaView
 
 LAST = HIDDEN * CLASSES + CLASSES
@@ -155,6 +157,17 @@ def test_timelyfl_trains_the_layers_that_fit_into_the_interval(
 
 def speeds_of_timelyfl(clients: int, rng: np.random.Generator) -> list[float]:
     return [1.0, 0.5, 0.2]
+
+
+def test_share_of_clients_on_time_is_not_rounded_up() -> None:
+    """7 of 100 clients are on time, although the computed 0.07 * 100 is a little more than 7."""
+    assert 0.07 * 100 > 7
+    run = spec("timelyfl")
+    durations = np.arange(1.0, 101.0)
+    context = RunContext(run.traced, 100, 0, run.params, run.example, durations=lambda: durations)
+    sampler = WithinInterval(on_time=0.07).bind(context)
+    turns = [RoundContext(client, 0, 0, 100, 0.0, run.params, context) for client in range(10)]
+    assert [sampler.draw(turn).mask is None for turn in turns] == [True] * 7 + [False] * 3
 
 
 def test_asynchronous_server_mixes_the_trained_layers() -> None:

@@ -283,6 +283,11 @@ def test_masks_over_units_are_refused_before_the_start() -> None:
         adapted("hetlora", submodel="bernoulli")
 
 
+def test_samples_as_weights_are_refused_because_hetlora_weighs_by_norms() -> None:
+    with pytest.raises(ValueError, match=r"^weights: .*HetLoRA"):
+        adapted("hetlora", weights="samples")
+
+
 @pytest.mark.parametrize("method", ["bernoulli", "shuffled"])
 def test_masks_may_have_no_weight_of_an_adapter(method: str) -> None:
     # The smallest adapter has 12 weights, and the trained last layer has 24.

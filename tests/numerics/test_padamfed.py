@@ -85,9 +85,10 @@ def test_steps_are_as_long_as_the_rate_in_submodels(submodel: str) -> None:
             assert (controls.peek_row(client)[trained] != before[trained]).any()
 
 
-@pytest.mark.parametrize("field", ["momentum", "compress", "sam_rho", "local_optimizer"])
+@pytest.mark.parametrize("field", ["momentum", "compress", "sam_rho", "local_optimizer", "clip"])
 def test_settings_that_break_the_formula_are_refused(field: str) -> None:
-    values = {"momentum": {"momentum": 0.5}, "compress": {"compress": "topk:0.5"}}
+    values: dict[str, dict[str, Any]]
+    values = {"momentum": {"momentum": 0.5}, "compress": {"compress": "topk:0.5"}, "clip": {"clip": 1.0}}
     values |= {"sam_rho": {"override": {"local.sam_rho": 0.1}}, "local_optimizer": {"local_optimizer": "adam"}}
     with refuses(field):
         spec("padamfed", **values[field])

@@ -3,8 +3,9 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from numpy_mlp import sgd
+from numpy_mlp import Array, loss_gradient, sgd
 from refusals import refuses
 from tiny import CLIENTS, LR, WIDTHS, Stepped, close, minibatches, spec, start, steps
 
@@ -102,6 +103,81 @@ def test_adam_skips_what_nobody_covers() -> None:
         theta = np.where(cover, theta + 0.05 * m / (np.sqrt(v) + 1e-3), theta)
         close(stepped.server.params, theta)
     assert skipped_after_a_step or (cover == 0).any()
+
+
+class Masked:
+    """Rounds of a method on OAP's masks, which leave some coordinates without a client, in NumPy."""
+
+    def __init__(self, method: str, **fields: Any) -> None:
+        self.run = spec(f"oap+{method}", **OAP, **fields)
+        self.stepped, self.theta = Stepped(self.run), start(self.run)
+        self.turn = -1
+        self.masks: list[npt.NDArray[np.bool_]] = []
+        self.cover = np.zeros(len(self.theta), int)
+
+    def round(self, bend: Any) -> list[Array]:
+        """Train a round. Return w - m theta for each client n, which steps along `bend(n, gradient, w - m theta)`."""
+        self.turn += 1
+        self.masks = [task.mask for task in self.stepped.round() if task.mask is not None]
+        self.cover = np.sum(self.masks, axis=0)
+        deltas = []
+        for n, mask in enumerate(self.masks):
+            received = self.theta * mask
+            w = received
+            for x, y in minibatches(self.run, n, self.turn):
+                w = w - LR * mask * bend(n, loss_gradient(w, x, y, WIDTHS, mask)[1], w - received)
+            deltas.append(w - received)
+        return deltas
+
+    def mean(self, vectors: list[Array], weights: npt.ArrayLike = (1, 1, 1)) -> Array:
+        """Return the weighted mean of each coordinate over the clients that trained it; 0 if there is none."""
+        shares = np.asarray(weights)[:, None] * np.array(self.masks)
+        return np.asarray((shares * vectors).sum(axis=0) / np.maximum(shares.sum(axis=0), 1e-9))
+
+
+def test_fedcm_keeps_the_direction_of_coordinates_that_nobody_covers() -> None:
+    system = Masked("fedcm")
+    direction, kept = np.zeros(44), 0
+    mean_steps = np.mean([steps(system.run, n) for n in range(CLIENTS)])
+    for _ in range(4):
+        delta = system.mean(system.round(lambda n, g, away, d=direction: 0.1 * g + 0.9 * d))
+        kept += int(((system.cover == 0) & (direction != 0)).sum())
+        direction = np.where(system.cover, -delta / (LR * mean_steps), direction)
+        system.theta = system.theta + delta
+        close(system.stepped.server.params, system.theta)
+        close(system.stepped.server._auxiliary._momentum, direction)  # type: ignore[attr-defined]
+    assert kept
+
+
+def test_mimelite_keeps_the_momentum_of_coordinates_that_nobody_covers() -> None:
+    """A client's full-batch gradient is at m theta. Only its trained coordinates count in the mean."""
+    system = Masked("mimelite", weights="samples")
+    momentum, kept = np.zeros(44), 0
+    data = [system.run.data.client(n) for n in range(CLIENTS)]
+    for _ in range(4):
+        theta = system.theta
+        deltas = system.round(lambda n, g, away, m=momentum: 0.1 * g + 0.9 * m)
+        full = [loss_gradient(theta, *data[n], WIDTHS, mask)[1] for n, mask in enumerate(system.masks)]
+        kept += int(((system.cover == 0) & (momentum != 0)).sum())
+        fresh = 0.1 * system.mean(full, system.run.data.sizes) + 0.9 * momentum
+        momentum = np.where(system.cover, fresh, momentum)
+        system.theta = theta + system.mean(deltas, system.run.data.sizes)
+        close(system.stepped.server.params, system.theta)
+        close(system.stepped.server._auxiliary._momentum, momentum)  # type: ignore[attr-defined]
+    assert kept
+
+
+def test_feddyn_does_not_move_coordinates_that_nobody_covers() -> None:
+    system = Masked("feddyn", prox_mu=0.3)
+    drifts, h, kept = np.zeros((CLIENTS, 44)), np.zeros(44), 0
+    for _ in range(4):
+        deltas = system.round(lambda n, g, away, before=drifts: g - before[n] + 0.3 * away)
+        drifts = drifts - 0.3 * np.array(deltas)
+        h = h - np.sum(deltas, axis=0) / CLIENTS
+        kept += int(((system.cover == 0) & (h != 0)).sum())
+        system.theta = system.theta + np.where(system.cover, system.mean(deltas) - h, 0)
+        close(system.stepped.server.params, system.theta)
+    assert kept
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,24 @@ def test_fedrep_trains_the_head_and_then_the_body() -> None:
     close(stepped.server.params, [0.03501225, 0])
 
 
+def test_steps_on_the_head_do_not_count_for_an_adaptive_rate() -> None:
+    """Both halves of the steps on the body have the same direction. The head has moved far before."""
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), local_epochs=4, lr_schedule="adaptive")
+    update = stepped.train(stepped.server.assign(0, 0.0))
+    assert update.extras["kept_personal_layers"][0] > update.params[0] > 0
+    assert update.cosine == pytest.approx(1)
+
+
+def test_steps_on_the_head_do_not_count_for_distances_of_the_body() -> None:
+    """The first rate of DoG is 0.1 (1 + |x_0|) / |g|, where x_0 are the weights before the steps on the body."""
+    fields: dict[str, Any] = {"local_optimizer": "dog(alpha=0.1)", "lr": None, "local_epochs": 1}
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), **fields)
+    update = stepped.train(stepped.server.assign(0, 0.0))
+    [head] = update.extras["kept_personal_layers"]
+    assert head > 0.2
+    close(update.params, [0.1 * (1 + head), 0])
+
+
 def test_frozen_part_does_not_move_by_momentum_or_decay() -> None:
     fields: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.5, "local_epochs": 3}
     stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), **fields)
@@ -60,8 +78,10 @@ def test_frozen_part_does_not_move_by_momentum_or_decay() -> None:
     close(update.params, [body, 0])
 
 
-def test_frozen_part_does_not_count_for_the_norm_of_a_clipped_gradient() -> None:
-    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), local_epochs=2, clip=0.3)
+@pytest.mark.parametrize("mu", [0.0, 2.0])
+def test_frozen_part_does_not_count_for_the_norm_of_a_clipped_gradient(mu: float) -> None:
+    """The proximal term of the body has no part for the head, although the head is no longer the received one."""
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), local_epochs=4, clip=0.3, prox_mu=mu)
     update = stepped.train(stepped.server.assign(0, 0.0))
     # By hand: the gradient of one number at a time is shortened to 0.3.
     head = 0.0
@@ -69,9 +89,20 @@ def test_frozen_part_does_not_count_for_the_norm_of_a_clipped_gradient() -> None
         head -= 0.1 * max(-0.3, head - 1)
     close(update.extras["kept_personal_layers"], [head])
     body = 0.0
-    for _ in range(2):
-        body -= 0.1 * max(-0.3, body + head - 1)
+    for _ in range(4):
+        body -= 0.1 * max(-0.3, body + head - 1 + mu * body)
     close(update.params, [body, 0])
+
+
+def test_frozen_part_does_not_count_for_a_rate_that_follows_the_smoothness() -> None:
+    """The gradient of the body has the slope 1 + 0.5 by the weight decay, so the second rate is 1 / 1.5."""
+    fields: dict[str, Any] = {"local_optimizer": "delta-sgd", "weight_decay": 0.5, "lr": 1.0}
+    stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), local_epochs=2, **fields)
+    update = stepped.train(stepped.server.assign(0, 0.0))
+    [head] = update.extras["kept_personal_layers"]
+    assert abs(head) > 0.1
+    body = -(head - 1)
+    close(update.params, [body - (1.5 * body + head - 1) / 1.5, 0])
 
 
 @pytest.mark.parametrize("aggregator", ["norm-bound(max_norm=0.1)", "centred-clipping(radius=0.1)"])
@@ -272,6 +303,7 @@ def test_fedbn_keeps_scale_and_shift_at_the_clients() -> None:
     [
         ("fedcm", {"personal_layers": ("last-layer",)}, "personal_layers"),
         ("mimelite", {"personal_layers": ("last-layer",)}, "personal_layers"),
+        ("padamfed", {"personal_layers": ("last-layer",), "rounds": 9}, "personal_layers"),
         ("flora", {"personal_layers": ("last-layer",)}, "personal_layers"),
         ("fed-raa", {"personal_layers": ("last-layer",), "server_shards": 2, "engine": "ray"}, "personal_layers"),
         ("splitfed", {"personal_layers": ("last-layer",)}, "method"),

@@ -66,6 +66,30 @@ def test_ditto_equals_numpy_on_its_own_minibatches() -> None:
         np.testing.assert_allclose(kept(stepped, "personal_model"), models, atol=2e-6)
 
 
+def dog(x: float, target: float, pull: float = 0.0, centre: float = 0.0) -> float:
+    """Return x after three steps of DoG on 0.5 (x - target)^2 + pull / 2 (x - centre)^2.
+
+    The rate is r / sqrt(G), where r is the largest distance from the first x.
+    """
+    first, radius, total = x, 0.1 * (1 + abs(x)), 0.0
+    for _ in range(3):
+        g = x - target + pull * (x - centre)
+        radius, total = max(radius, abs(x - first)), total + g**2
+        x -= radius / total**0.5 * g
+    return x
+
+
+def test_personal_model_of_ditto_measures_distances_from_its_own_start() -> None:
+    stepped = quadratic("ditto", TARGETS, local_steps=3, local_optimizer="dog(alpha=0.1)", lr=None)
+    theta, models = 0.0, [0.0, 0.0]
+    for _ in range(2):
+        models = [dog(v, t, 1.0, theta) for v, t in zip(models, TARGETS, strict=True)]
+        theta = sum(dog(theta, t) for t in TARGETS) / 2
+        stepped.round()
+        close(kept(stepped, "personal_model"), [[v] for v in models])
+        close(stepped.server.params, [theta])
+
+
 def test_ditto_with_fragments_changes_only_trained_coordinates() -> None:
     ditto = spec("ditto").method.local.algorithm
     fed_raa = find_method("fed-raa")

@@ -2,7 +2,7 @@
 
     n_c = number of clients that trained coordinate c;   b = floor(trim * n_c)
     delta_c = mean of the clients' values of c without the b smallest and the b largest
-    if b = 0 or n_c < min_coverage: theta_c keeps its value
+    if n_c < min_coverage: theta_c keeps its value    # by default, min_coverage is the smallest n_c with b >= 1, or 3
 
 `trim` must be at least the fraction of attackers. The trimmed mean ignores numbers of samples and staleness weights.
 

@@ -50,14 +50,17 @@ def test_controls_are_never_negative() -> None:
     np.testing.assert_allclose(rule._controls, [(10, 0.5, 10)])
 
 
-def test_losses_of_different_fragments_are_not_compared() -> None:
+def test_fragments_have_separate_counts_and_losses() -> None:
     model = AsyncModel(np.array(START, np.float32), 1, 2)
     rule = FedASMU().bind(model)
-    weigh(rule, model, 0, staleness=0, loss=9.0)
-    weigh(rule, model, 0, staleness=0, loss=1.0, fragment=1)
-    weigh(rule, model, 0, staleness=0, loss=inf, fragment=1)
+    weights = [
+        weigh(rule, model, 0, staleness=0, loss=9.0),
+        weigh(rule, model, 0, staleness=0, loss=1.0, fragment=1),
+        weigh(rule, model, 0, staleness=0, loss=inf, fragment=1),
+    ]
     assert rule._controls.tolist() == [[1, 0.5, 0]]
-    assert rule._versions.tolist() == [1, 2]
+    # xi = 1 / sqrt(t), where t counts the updates of the fragment: 1, 1 and 2.
+    np.testing.assert_allclose(weights, [1 / 2, 1 / 2, 1 / (2**0.5 + 1)])
 
 
 def test_fedasmu_ignores_an_update_over_its_limit() -> None:

@@ -20,9 +20,12 @@ from fedraa.submodels.tracing.trace import trace_module
 METHODS = list_methods()
 
 
-def take(rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0) -> float:
+def take(
+    rule: FedGMR, model: AsyncModel, client: int, where: object, new: list[float], stale: int = 0, samples: int = 10
+) -> float:
     values = np.array(new, np.float32)
-    arrival = ClientUpdate(client, 0, where, values, np.zeros_like(values), stale, 10, 1.0)  # type: ignore[arg-type]
+    sent = np.zeros_like(values)
+    arrival = ClientUpdate(client, 0, where, values, sent, stale, samples, 1.0)  # type: ignore[arg-type]
     return rule.apply_update(arrival, model).weight
 
 
@@ -33,6 +36,20 @@ def test_two_submodels_of_different_age() -> None:
     take(rule, model, 0, slice(None), [2, 2, 4])
     assert take(rule, model, 1, np.array([0, 1]), [0.5, 1], 3) == pytest.approx(0.303270, abs=1e-6)
     np.testing.assert_allclose(model.params, (1.545096, 1.696730, 4), atol=1e-6)
+
+
+def test_submodels_count_by_age_and_samples_in_every_second_update() -> None:
+    """Weights 10 and 30 * 4^-.5 = 15: (10 * 2 + 15 * 12) / 25 = 8. The client's second submodel has the weight 40."""
+    model = AsyncModel(np.array([1, 5], np.float32), 2, 1)
+    rule = FedGMR(size=2, exponent=0.5).bind(model)
+    assert take(rule, model, 0, np.array([0]), [2]) == pytest.approx(1)
+    np.testing.assert_array_equal(model.params, [1, 5])
+    assert take(rule, model, 1, np.array([0]), [12], stale=3, samples=30) == pytest.approx(0.6)
+    np.testing.assert_allclose(model.params, [8, 5])
+    take(rule, model, 0, slice(None), [0, 7], samples=40)
+    np.testing.assert_allclose(model.params, [8, 5])
+    take(rule, model, 0, slice(None), [1, 9], samples=40)
+    np.testing.assert_allclose(model.params, [(40 * 1 + 15 * 12) / 55, 9])
 
 
 def test_whole_fresh_models_of_equal_data_are_averaged() -> None:

@@ -291,6 +291,45 @@ def test_every_client_has_the_same_weight_in_a_step_of_ringleader() -> None:
             assert (played.model.params == before).all()
 
 
+# Clients that leave, and buffers
+
+
+def test_ringleader_and_ace_do_not_wait_for_a_client_that_left() -> None:
+    """The mean is still over all N = 3 clients; what the client has sent before counts until the end of the round."""
+    played = Played(Ringleader(), clients=3).all([(0, FIRST, 0), (1, SECOND, 0), (2, THIRD, 0)])
+    played.rule.leave(1)
+    played.all([(0, FIRST, 0), (2, (3.0, 0.0), 0), (0, (0.0, 3.0), 0)])
+    played.close(START, START, (1.5, 1.5), (2, 1), (2, 1), (3, 2))
+    played = Played(ACE(), clients=3).all([(0, FIRST, 0), (1, THIRD, 0)])
+    played.rule.leave(2)
+    played.take(0, SECOND)
+    played.close(START, START, (1 + 0.5 / 3, 2 - 1.5 / 3))
+
+
+def test_robust_buffer_steps_by_the_mean_weight_of_its_updates() -> None:
+    """The staleness 0 and 3 have the weights 1 and 1/2. The median of two is their mean."""
+    rule = FedBuffRule(2, aggregator="median(min_coverage=1)")
+    played = Played(rule).all([(0, FIRST, 0), (1, (3.0, 2.0), 3), (0, (2.0, 2.0), 0), (1, (2.0, 2.0), 0)])
+    played.close(START, (2.5, 2.75), (2.5, 2.75), (4.5, 4.75))
+
+
+def test_robust_buffer_is_full_with_all_clients_that_are_left() -> None:
+    played = Played(FedBuffRule(3, "constant", aggregator="median(min_coverage=1)"), clients=3).all([(0, FIRST, 0)])
+    played.rule.leave(2)
+    played.take(1, (3.0, 2.0))
+    played.close(START, (3, 3))
+
+
+def test_server_momentum_moves_only_the_coordinates_of_its_buffer() -> None:
+    model = AsyncModel(np.zeros(2, np.float32), 2, 1)
+    rule = FedBuffRule(1, "constant", optimizer=Momentum(beta=0.5)).bind(model)
+    for where in (0, 1, 0):
+        new = np.ones(1, np.float32)
+        rule.apply_update(ClientUpdate(0, 0, np.array([where]), new, np.zeros_like(new), 0, 10, 1.0), model)
+    # The first coordinate moves by 1 and by 1 + 0.5.
+    np.testing.assert_allclose(model.params, [2.5, 1])
+
+
 # All of them
 
 RULES = [

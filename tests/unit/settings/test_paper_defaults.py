@@ -2,7 +2,7 @@
 
 Sources: McMahan et al. 2017; Xie et al. 2019; Reddi et al. 2021; Hsu et al. 2019; Nguyen et al. 2022 and FLSim; FedSAM,
 Section 6; Fed-RAA, Section 5 and Table 4; RAM-Fed, Section 6; SubDisMO; shuffled submodels; the released code of
-HeteroFL, FedRolex, PruneFL, FADAS, FedGMR.
+HeteroFL, FedRolex, PruneFL, FADAS, FedGMR, FedDyn, MOON, FedRep, LG-FedAvg.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fedraa.client.input_adversary import SCALE_PENALTY, SCALE_STEP, SHIFT_PENALTY, SHIFT_STEP
+from fedraa.client.lr_schedule import lr_schedule
 from fedraa.composition.registry import list_methods
 from fedraa.server.optimizers import AmsGrad
 from fedraa.server.staleness import Hinge, Polynomial
@@ -140,19 +141,26 @@ STATED_TERMS = [
     ),
     ("mofedsam", {"lr": 0.1, "local_epochs": 10, "local.sam_rho": 0.5, "local.grad_mix": 0.1, "weights": "uniform"}),
     ("prunefl", {"lr": 0.1, "local_steps": 5, "batch_size": 20, "submodel.reprune_every": 50}),
+    ("feddyn", {"lr": 0.1, "prox_mu": 0.01, "local_epochs": 5, "batch_size": 50, "weight_decay": 1e-3, "clip": 10.0}),
+    ("fednova", {"lr": 0.02, "batch_size": 32, "local_epochs": 2, "momentum": 0.0, "weight_decay": 1e-4}),
+    ("moon", {"lr": 0.01, "local_epochs": 10, "batch_size": 64, "momentum": 0.9, "weight_decay": 1e-5}),
+    ("moon", {"local.algorithm.mu": 5.0, "local.algorithm.temperature": 0.5}),
+    # The code mixes the models with the constant weight .75.
+    ("apfl", {"local.algorithm.mixing": 0.75, "local.algorithm.adaptive": False}),
+    ("fedrep", {"lr": 0.01, "momentum": 0.5, "local_epochs": 1, "batch_size": 10}),
+    ("lg-fedavg", {"lr": 0.1, "momentum": 0.5, "local_epochs": 1, "batch_size": 50, "weights": "uniform"}),
     ("splitfed", {"local_epochs": 1, "batch_size": 256}),
     ("ist", {"lr": 0.01, "local_steps": 20, "batch_size": 128}),
     ("heterofl", {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4, "clip": 1.0, "batch_size": 10}),
+    ("heterofl", {"lr_schedule": "steps:150,250:0.1"}),
     ("fedrolex", {"lr": 2e-4, "momentum": 0.9, "weight_decay": 1e-3, "clip": 1.0, "local_epochs": 1}),
     ("ra-fed", {"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128}),
     ("ram-fed", {"lr": 0.01, "momentum": 0.5, "local_steps": 5, "batch_size": 128}),
     ("subdismo", {"local.sam_rho": 0.1}),
     ("delta-sgd", {"lr": 0.2}),
     ("salf", {"lr": 0.1, "momentum": 0.5, "batch_size": 16}),
-    (
-        "depthfl",
-        {"lr": 0.1, "lr_schedule": "exponential:0.998", "local_epochs": 5, "batch_size": 50, "weight_decay": 1e-3},
-    ),
+    ("depthfl", {"lr": 0.1, "lr_schedule": "exponential:0.998", "local_epochs": 5, "batch_size": 50}),
+    ("depthfl", {"momentum": 0.0, "weight_decay": 1e-3}),
 ]
 
 
@@ -168,6 +176,11 @@ def test_a_method_has_what_its_paper_states(name: str, path: str, value: Any) ->
 @pytest.mark.parametrize(("name", "values"), STATED_TERMS)
 def test_paper_terms_are_what_the_paper_states(name: str, values: dict[str, Any]) -> None:
     assert {field: PAPERS[name].values[field] for field in values} == values
+
+
+def test_rate_of_prunefl_halves_in_10000_rounds() -> None:
+    factor = lr_schedule(PAPERS["prunefl"].values["lr_schedule"])
+    assert factor(10_000) == pytest.approx(0.5, rel=1e-4)
 
 
 def test_a_tenth_of_the_clients_takes_part_where_papers_say_so() -> None:
