@@ -24,7 +24,7 @@ from rich.table import Table
 from benchmarks.system.chaos_table import lost_and_doubled
 from benchmarks.system.faults import FLAGS, MAX_COMMANDS, RESUME, make_undisturbed_run
 from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.processes import kill_tree, start_tree
+from benchmarks.system.processes import start_tree
 from benchmarks.system.rows import add_missing_rows, read_rows
 from benchmarks.system.two_hosts import Host, Link, two_hosts
 from fedraa.rundir.file_names import EVENTS, SUMMARY
@@ -155,12 +155,13 @@ def make_run(fault: str, server: str, number: int, undisturbed: Path) -> Row:
 
 @dataclass
 class Cluster:
-    """A Ray cluster on two hosts with one core each."""
+    """A Ray cluster on two hosts with one core each. The end of `stack` kills its processes."""
 
     near: Host
     far: Host
     folder: Path
     variables: Mapping[str, str]
+    stack: ExitStack
     _processes: "dict[Host, subprocess.Popen[bytes]]" = field(default_factory=dict)
 
     def start_stopped(self) -> None:
@@ -174,19 +175,11 @@ class Cluster:
                 continue
             log = self.folder / f"{host.name}.log"
             with log.open("wb") as stream:
-                process = subprocess.Popen(
-                    host.command(sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *self._flags(host)),
-                    env=self.variables,
-                    stdout=stream,
-                    stderr=stream,
-                )
+                command = host.command(sys.executable, "-m", "ray.scripts.scripts", "start", *flags, *self._flags(host))
+                tree = start_tree(command, env=self.variables, stdout=stream, stderr=stream)
+                process = self.stack.enter_context(tree)
             self._processes[host] = process
             _await(partial(_has_started, log), process)
-
-    def kill(self) -> None:
-        for process in self._processes.values():
-            kill_tree(process.pid)
-            process.wait()
 
     def _flags(self, host: Host) -> tuple[str, ...]:
         memory = ("--object-store-memory", "200000000")
@@ -203,12 +196,10 @@ def _cluster(near: Host, far: Host, folder: Path) -> Iterator[Cluster]:
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "OMP_NUM_THREADS": "1",
     }
-    cluster = Cluster(near, far, folder, variables)
-    try:
+    with ExitStack() as stack:
+        cluster = Cluster(near, far, folder, variables, stack)
         cluster.start_stopped()
         yield cluster
-    finally:
-        cluster.kill()
 
 
 def _has_started(log: Path) -> bool:

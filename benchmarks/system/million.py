@@ -8,7 +8,6 @@ without Ray, so the memory of the process is the memory of the run.
 """
 
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -74,7 +73,6 @@ def measure_run(method: str, clients: int) -> dict[str, Any]:
     y = rng.integers(0, CLASSES, 1000)
     test = (CENTRES[y] + rng.standard_normal((1000, FEATURES), np.float32), y)
     with TemporaryDirectory() as folder:
-        os.chdir(folder)
         run(
             method=method,
             dataset=FederatedDataset("synthetic", draw_samples, test, CLASSES, sizes=SAMPLES),
@@ -85,6 +83,7 @@ def measure_run(method: str, clients: int) -> dict[str, Any]:
             engine="local",
             local_epochs=1,
             eval_every=10**9,
+            out=Path(folder) / "run",
             quiet=True,
             callbacks=(seen,),
             **RUNS[method],
