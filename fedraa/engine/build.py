@@ -52,10 +52,13 @@ from fedraa.engine.robust_checks import warn_of_many_attackers, warn_of_unseen_d
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
     find_added_outputs,
+    find_integer_features,
     find_large_inputs,
+    find_last_channels,
     find_no_logits,
     find_stacked_convolutions,
     find_unused_labels,
+    find_wrong_units,
     issue_warnings,
 )
 from fedraa.errors import InputError, no_effect_error
@@ -212,7 +215,10 @@ def build_run(
     issue_warnings(
         (
             find_large_inputs(data, standardise=experiment.standardise),
+            find_last_channels(data),
+            find_integer_features(data, traced.module),
             find_unused_labels(data),
+            find_wrong_units(fleet),
             no_logits,
             find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
             find_stacked_convolutions(traced.module, experiment.vmap_batch, experiment.device),

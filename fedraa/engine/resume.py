@@ -229,7 +229,8 @@ def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
         raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")
     if choice.skipped:
         listed = "; ".join(f"{name}: {why}" for name, why in choice.skipped.items())
-        warnings.warn(f"run: {directory} resumes from the earlier {choice.path.name}; {listed}", RunWarning, stacklevel=2)
+        problem = f"run: {directory} resumes from the earlier {choice.path.name}; {listed}"
+        warnings.warn(problem, RunWarning, stacklevel=2)
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:
