@@ -33,9 +33,16 @@ def read_csv_frame(field: str, path: Path) -> Any:
 
     try:
         refuse_irregular_file(path)
-        return pd.read_csv(path)
+        frame = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise InputError(field, f"it cannot be read as CSV: {read_failure(error)}") from error
+    # If rows have more fields than the header, pandas makes the first fields the index and shifts the other columns.
+    if not isinstance(frame.index, pd.RangeIndex):
+        problem = "its rows have more fields than its header"
+        raise InputError(field, problem, hint="give every column a name, and end no row with a comma")
+    if len(frame.columns) == 1 and any(delimiter in str(frame.columns[0]) for delimiter in ";\t"):
+        raise InputError(field, f"its header is {frame.columns[0]!r}", expected="columns separated by commas")
+    return frame
 
 
 def refuse_irregular_file(path: Path) -> None:

@@ -57,8 +57,8 @@ class Scheduler(ABC):
     attribute is not a number, text, list, dict with text keys or NumPy array.
 
     Attributes:
-        bounded: True if the scheduler chooses only from `view.feasible`. A client without feasible fragments is then an
-            error before the run.
+        bounded: True if the scheduler chooses only from `view.feasible`. Another choice, or a client without feasible
+            fragments before the run, is then an error.
     """
 
     bounded: ClassVar[bool] = True

@@ -16,7 +16,7 @@ TOLERANCE = 0.01
 
 
 class WrongChoice(ValueError):
-    """A scheduler returned no fragment, or a fragment that does not fit in the device's memory.
+    """A scheduler returned no fragment, or a fragment that the device may not train.
 
     Attributes:
         problem: A sentence that names the scheduler and its choice.
@@ -121,7 +121,8 @@ class SchedulerRunner:
             rng: The random generator of this choice.
 
         Raises:
-            WrongChoice: The scheduler returned no fragment, or a fragment that does not fit in the device's memory.
+            WrongChoice: The scheduler returned no fragment, or a fragment that does not fit in the device's memory or,
+                if the scheduler is `bounded`, in the delay bound.
         """
         if self.scheduler.bounded and not feasible.size:
             # In a run on the wall clock, the measured costs of all fragments may exceed the user's bound.
@@ -146,4 +147,8 @@ class SchedulerRunner:
         if not np.isfinite(self.costs[client, chosen]):
             problem = f"chose fragment {chosen} for client {client}"
             raise WrongChoice(self.scheduler, problem, "a fragment that fits in the memory of the client's device")
+        if self.scheduler.bounded and chosen not in feasible:
+            problem = f"chose fragment {chosen} for client {client}, which takes longer than the delay bound"
+            listed = ", ".join(map(str, feasible.tolist()))
+            raise WrongChoice(self.scheduler, problem, f"a fragment in view.feasible ({listed}), or bounded = False")
         return int(chosen)

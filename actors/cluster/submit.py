@@ -4,7 +4,7 @@ import asyncio
 import logging
 import shlex
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ray.job_submission import JobSubmissionClient
@@ -28,9 +28,12 @@ def submit_command(
         say: Called with the output of the job.
 
     Raises:
-        InputError: No dashboard answers at the address, it requires another token, or the folder is too large.
+        InputError: No dashboard answers at the address, it requires another token, the folder is too large, or `--out`
+            is a relative path.
         RunFailed: The command failed.
     """
+    check_address(address)
+    check_out(arguments)
     environment: dict[str, Any] = {"py_modules": package_folders()}
     if working_dir is not None:
         check_size(working_dir)
@@ -53,6 +56,23 @@ def submit_command(
     status = client.get_job_status(job)
     if status != "SUCCEEDED":
         raise RunFailed(job, f"the job at {address} ended as {status.lower()}")
+
+
+def check_address(address: str) -> None:
+    """Raise InputError if the address is not a URL. Ray would take it for the address of a cluster, and wait."""
+    if not address.startswith(("http://", "https://")):
+        expected = "the URL of the cluster's dashboard, such as http://127.0.0.1:8265"
+        raise InputError("address", got=address, expected=expected)
+
+
+def check_out(arguments: Sequence[str]) -> None:
+    """Raise InputError if `--out` is a relative path, because the job does not start in the folder of the user."""
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        flag, equals, value = argument.partition("=")
+        if not equals:
+            value = following
+        if flag == "--out" and not PurePosixPath(value).is_absolute():
+            raise InputError("out", got=value, expected="an absolute path on the head node, such as /data/runs/job")
 
 
 def check_size(folder: Path) -> None:

@@ -25,6 +25,7 @@ from fedraa.components.text import is_foreign
 from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
@@ -54,6 +55,9 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]
     cost = make_task_cost(spec, sample, totals)
     dry = dry_run(ledger, rule, spec.timing, cost, steps=min(sample_steps, DRY_STEPS), time=limits.time)
     steps = dry.steps * times
+    if dry.stalled:
+        problem = f"no device will be available again after update {steps:.0f} at time {dry.time:.4g}"
+        raise InputError("availability", problem, hint="end the run earlier, or also give --availability-period")
     time = dry.time
     if dry.steps == DRY_STEPS:
         rate = steps / dry.time

@@ -7,6 +7,7 @@ The crossing `a+b` has the submodels of method a, and the local training and ser
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -109,6 +110,9 @@ def _find_by_name(name: str) -> Method:
     if name in _registered:
         return _registered[name]
     if not is_path(name):
+        if "/" in name and Path(name).is_dir():
+            hint = f"for runs that have ended: fedraa report {name}"
+            raise InputError("method", "it is a folder", got=name, expected="a method", hint=hint)
         registered = list_methods()
         suggestion = suggest_closest(name, registered)
         names = "a name from `fedraa methods`" if suggestion else f"one of {', '.join(registered)}"

@@ -153,7 +153,10 @@ def _refuse_nan(dataset: Dataset, shards: Partition) -> None:
         owner = f" of client {client}"
         if shards.names:
             owner = f" of client {shards.names[client]!r}"
-    raise not_finite(f"dataset {dataset.name!r}: x_train row {row}{owner}", "correct it, or set allow_nan")
+    raise not_finite(
+        f"dataset {dataset.name!r}: x_train row {row}{owner}",
+        "correct it, or give --allow-nan, in Python allow_nan=True",
+    )
 
 
 def _of_clients(data: FederatedDataset, how: DivisionSettings) -> Federated:

@@ -205,6 +205,8 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     """
     if str(path).startswith("daily:"):
         return _parse_daily(str(path), period, seed)
+    if ":" in str(path) and not path.exists():
+        raise InputError("availability", got=str(path), expected="a CSV file, daily:SHARE or fedscale:FILE")
     # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 

@@ -54,10 +54,13 @@ from fedraa.engine.run_data import (
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
     find_added_outputs,
+    find_integer_features,
     find_large_inputs,
+    find_last_channels,
     find_no_logits,
     find_stacked_convolutions,
     find_unused_labels,
+    find_wrong_units,
     issue_warnings,
 )
 from fedraa.errors import InputError, no_effect_error
@@ -177,7 +180,10 @@ def _issue_warnings(spec: RunSpec, no_logits: str | None) -> None:
     issue_warnings(
         (
             find_large_inputs(spec.data, standardise=experiment.standardise),
+            find_last_channels(spec.data),
+            find_integer_features(spec.data, spec.traced.module),
             find_unused_labels(spec.data),
+            find_wrong_units(spec.fleet),
             no_logits,
             find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
             find_stacked_convolutions(spec.traced.module, experiment.vmap_batch, experiment.device),

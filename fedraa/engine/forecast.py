@@ -25,6 +25,7 @@ class Forecast:
         staleness_mean: Mean staleness, counted in versions of the fragment.
         staleness_max: Largest staleness.
         clients: The client of each update, in the order of the updates.
+        stalled: True if the run stops before its limit because no device that trains will be available again.
     """
 
     time: float
@@ -33,6 +34,7 @@ class Forecast:
     staleness_mean: float
     staleness_max: int
     clients: tuple[int, ...] = ()
+    stalled: bool = False
 
 
 def dry_run(
@@ -73,7 +75,8 @@ def dry_run(
 
     for client in ledger.first_clients():
         send_task(client)
-    while due and ledger.step < steps and (time is None or due.next_due <= time):
+    end = inf if time is None else time
+    while due and ledger.step < steps and due.next_due <= end and due.next_due < inf:
         now, number = due.pop()
         update = update_without_values(ledger, ledger.in_flight[number])
         staleness.append(update.staleness)
@@ -89,4 +92,5 @@ def dry_run(
             for client in done.next_clients:
                 send_task(client)
     known = staleness or [0]
-    return Forecast(now, ledger.step, tuple(tasks), float(np.mean(known)), max(known), tuple(clients))
+    stalled = bool(due) and ledger.step < steps and due.next_due <= end
+    return Forecast(now, ledger.step, tuple(tasks), float(np.mean(known)), max(known), tuple(clients), stalled)

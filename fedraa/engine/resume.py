@@ -228,8 +228,9 @@ def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
         problem = f"it {changed_field} when {choice.path.name} was written"
         raise InputError(str(directory / CONFIG), problem, hint="restore the earlier value")
     if choice.skipped:
-        listed = "; ".join(f"{name} {why}" for name, why in choice.skipped.items())
-        warnings.warn(f"run: {directory} resumes from {choice.path.name}: {listed}", RunWarning, stacklevel=2)
+        listed = "; ".join(f"{name}: {why}" for name, why in choice.skipped.items())
+        problem = f"run: {directory} resumes from the earlier {choice.path.name}; {listed}"
+        warnings.warn(problem, RunWarning, stacklevel=2)
 
 
 def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str]) -> None:

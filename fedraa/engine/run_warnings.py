@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedraa.data.federated import Federated
 from fedraa.data.tree import Array, Tree, list_leaves, map_tree
+from fedraa.devices.fleet import Fleet
 from fedraa.errors import RunWarning
 from fedraa.models.statistics import kept_buffers
 from fedraa.numbers import format_count
@@ -20,6 +21,12 @@ from fedraa.rundir.summary import NO_STEP
 
 LARGEST_INPUT = 50.0
 """At usual learning rates, inputs with larger absolute values often end training in NaN."""
+CHANNELS = (1, 3, 4)
+"""The numbers of channels of grey images, of colour images and of colour images with transparency."""
+FASTEST_RELATIVE_SPEED = 1e6
+SLOWEST_FLOPS = 1e5
+SLOWEST_LINK = 10.0
+"""Bytes per second. Even slow radio links of sensors are faster."""
 TRIED_ROWS = 4
 MAX_CLASSES = 5
 RANDOM_INPUT_SIZES = (30.0, 1000.0)
@@ -84,6 +91,49 @@ def _named_arrays(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
             yield from _named_arrays(part, f"{name}[{position}]")
     else:
         yield name, tree
+
+
+def find_last_channels(data: Federated) -> str | None:
+    """Return a warning if the samples look like images whose last dimension is the channels."""
+    for name, x in _named_arrays(data.dataset.x_train, "x_train"):
+        if x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
+            return (
+                f"dataset {data.dataset.name!r}: {name} has samples of shape {list(x.shape[1:])}, like images with the "
+                "channels last; images are [channels, height, width], so pass x.transpose(0, 3, 1, 2) unless this is "
+                "intended"
+            )
+    return None
+
+
+def find_integer_features(data: Federated, module: nn.Module) -> str | None:
+    """Return a warning if inputs of integers, which are not scaled, go to a model without an embedding."""
+    if any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.modules()):
+        return None
+    for name, x in _named_arrays(data.dataset.x_train, "x_train"):
+        if x.ndim == 2 and x.dtype == np.int64:
+            return (
+                f"dataset {data.dataset.name!r}: {name} has integers, which count as tokens and are not scaled, but "
+                f"{type(module).__name__} has no embedding; if they are features, pass x.astype('float32')"
+            )
+    return None
+
+
+def find_wrong_units(fleet: Fleet) -> str | None:
+    """Return a warning if the speeds of devices or links seem to be in other units than the fleet's."""
+    speed = float(fleet.compute.min())
+    if fleet.relative:
+        if speed < FASTEST_RELATIVE_SPEED:
+            return None
+        return (
+            f"compute: the slowest device has speed {speed:.3g}, and a device of speed 1 trains the full model for 5 "
+            "epochs in time 1; if the speeds are in FLOP/s, also give --units physical"
+        )
+    if speed < SLOWEST_FLOPS:
+        return f"compute: a device has {speed:.3g} FLOP/s; with --units physical, write 3e10 for 30 GFLOP/s"
+    rate = float(min(fleet.downlink.min(), fleet.uplink.min()))
+    if rate < SLOWEST_LINK:
+        return f"compute: a device has a link of {rate:.3g} bytes/s; with --units physical, write 1e6 for 1 MB/s"
+    return None
 
 
 def find_unused_labels(data: Federated) -> str | None:

@@ -76,6 +76,7 @@ def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Te
     shapes = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
     field = f"objective: {objective.name}"
     with convert_errors("objective", objective):
+        _check_losses(objective, outputs, targets)
         loss = objective.training_loss(result, outputs, targets)
         if not isinstance(loss, Tensor) or loss.shape != () or not loss.is_floating_point():
             raise InputError(f"{field} loss", got=loss, expected=f"one number for {shapes}")
@@ -87,6 +88,9 @@ def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Te
             if values.shape[:1] != targets.shape[:1]:
                 expected = f"the shape [b] or [b, k] for {shapes}"
                 raise InputError(f"{field} measured {name}", got=values, expected=expected)
+        if type(objective).metrics is Objective.metrics and not sums.keys() >= objective.better.keys():
+            expected = f"names of values that measured returns, or {', '.join(sums)}"
+            raise InputError(f"{field}.better", got=sorted(objective.better.keys() - sums.keys()), expected=expected)
         metrics = objective.metrics({name: values.sum(0).numpy() for name, values in sums.items()})
         if metrics.keys() != objective.better.keys():
             expected = f"the names in better, {', '.join(objective.better)}"
@@ -94,6 +98,19 @@ def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Te
         for name, value in metrics.items():
             if not isinstance(value, int | float):
                 raise InputError(f"{field} {name}", got=value, expected="a number")
+
+
+def _check_losses(objective: Objective, outputs: Tensor, targets: Tensor) -> None:
+    """Raise InputError if `losses` does not return a loss for each sample, or for each position of each sample."""
+    losses = objective.losses(outputs, targets)
+    shapes = f"outputs {list(outputs.shape)} and targets {list(targets.shape)}"
+    field = f"objective: {objective.name} losses"
+    if not isinstance(losses, Tensor) or losses.shape[:1] != targets.shape[:1]:
+        raise InputError(field, got=losses, expected=f"a loss for each sample, for {shapes}")
+    # Outputs [b, 1] minus targets [b] are [b, b]: the second dimension then depends on the number of samples.
+    if losses.ndim > 1 and objective.losses(outputs[:1], targets[:1]).shape[1:] != losses.shape[1:]:
+        hint = "give both the same shape, as in outputs.squeeze(1)"
+        raise InputError(field, got=losses, expected=f"a loss for each sample, for {shapes}", hint=hint)
 
 
 def _try_to_differentiate(objective: Objective, outputs: Tensor, targets: Tensor) -> None:

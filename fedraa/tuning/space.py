@@ -273,6 +273,9 @@ def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
     """Return choices. Numbers, and texts that differ only in one number, are sorted in ascending order."""
     if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
         raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
+    types = set() if "." in name else _field_types(Experiment.model_fields[name].annotation)
+    if types & {int, float} and str not in types and any(isinstance(value, str) for value in choices):
+        raise _wrong_values(name, values, expected=f"numbers as {TAKES}")
     choices = [tuple(value) if isinstance(value, list) else value for value in choices]
     family = _varying_numbers(choices)
     if family is not None:

@@ -120,3 +120,18 @@ def test_the_reason_of_a_failed_read_has_no_path(tmp_path: Path) -> None:
     with refuses("compute", "No such file") as caught:
         read_csv_frame("compute", tmp_path / "absent.csv")
     assert "absent" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("compute,downlink\n0.5,2,1\n1,4,2\n", "more fields than its header"),
+        ("compute,downlink\n0.5,2,\n1,4,\n", "more fields than its header"),
+        ("compute;downlink\n0.5;2\n", "separated by commas"),
+    ],
+)
+def test_csv_with_shifted_columns_is_refused(text: str, problem: str, tmp_path: Path) -> None:
+    path = tmp_path / "devices.csv"
+    path.write_text(text)
+    with refuses("compute", problem):
+        read_csv_frame("compute", path)

@@ -17,7 +17,7 @@ from fedraa.errors import InputError, locate_error, one_line
 from fedraa.messages import Index
 from fedraa.reading import refuse_irregular_file
 
-PAIR_HINT = "give arrays as one pair, as in train=(x, y)"
+PAIR_HINT = "give arrays as one pair, as in train=(x, y), or the pair of each client to FederatedDataset.of_clients"
 
 
 class Rows(ABC):

@@ -77,7 +77,7 @@ def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.P
 
 def no_output_error(kind: str) -> InputError:
     """Return the error for an output without tensors."""
-    hint = "return tensors, or a dict or tuple of tensors"
+    hint = "return tensors, or a dict, a tuple or a dataclass of tensors"
     return InputError("module", f"the output of {kind} has no tensor", hint=hint)
 
 

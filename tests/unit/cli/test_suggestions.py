@@ -28,6 +28,10 @@ from fedraa.config.usual_names import USUAL_COMMANDS, USUAL_NAMES
         ("submit", "command", "fedraa submit -- run"),
         ("submit -- python train.py", "python", "fedraa --help"),
         ("submit -- rnu --updates 3", "rnu", "run?"),
+        ("submit --address 127.0.0.1:8265 -- run --updates 3", "address", "http://127.0.0.1:8265"),
+        ("submit -- run --updates 3 --out runs/job", "out", "absolute path"),
+        ("submit -- run --out=runs/job", "out", "absolute path"),
+        ("resume runs/x --lr 0.1", "--lr", "fedraa run --lr"),
         ("submit rnu", "rnu", "run?"),
         ("rnu --updates 3", "rnu", "run?"),
         ("zzz", "zzz", "fedraa --help"),
@@ -36,6 +40,7 @@ from fedraa.config.usual_names import USUAL_COMMANDS, USUAL_NAMES
         ("plan --method fedavg --updates 10", "updates", "--rounds 10"),
         ("plan --method fedbuff --rounds 9", "rounds", "--updates 9"),
         ("plan --method fedavg --mixing 0.5", "mixing", "fedavg"),
+        ("plan --availability dayly:0.3 --availability-period 1 --updates 9", "availability", "daily:SHARE"),
     ],
 )
 def test_a_mistyped_word_is_met_with_a_better_one(
@@ -214,3 +219,8 @@ def test_a_value_that_is_none_is_told_with_what_the_flag_takes(
     assert err.startswith(f"fedraa: {field}: ")
     assert got in err
     assert err.endswith(f"expected {expected}\n")
+
+
+def test_folder_as_method_is_answered_with_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compare", str(tmp_path), "--time", "1"]) == 2
+    assert f"fedraa report {tmp_path}" in capsys.readouterr().err

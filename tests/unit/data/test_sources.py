@@ -97,6 +97,8 @@ def test_the_clients_own_samples_may_be_given_by_client() -> None:
     assert data.names == ("even", "odd")
     np.testing.assert_array_equal(data.client(1)[0], (X[1::2] - 1) / 2)
     np.testing.assert_array_equal(data.test_of(1)[1], Y_TEST[:2])
+    with refuses("dataset 'mine': train", "of_clients"):
+        dealt(fl.FederatedDataset("mine", mine, (X_TEST, Y_TEST)), "iid", 2)
 
 
 def test_a_clients_samples_may_be_made_when_it_trains() -> None:

@@ -122,6 +122,15 @@ def test_losses_that_teach_nothing() -> None:
     assert describe_misfit(Odd(lambda losses: losses), outputs, targets, 3) is None
     # The samples are wrong, not the model.
     assert describe_misfit(Odd(lambda losses: losses), outputs * float("nan"), targets, 3) is None
+    # Two samples must not give a loss for each pair of samples.
+    with refuses("objective: Odd losses", "squeeze"):
+        describe_misfit(Odd(lambda losses: losses[:, None] - losses), outputs, targets, 3)
+    with refuses("objective: Odd losses", "each sample"):
+        describe_misfit(Odd(torch.mean), outputs, targets, 3)
+    assert describe_misfit(Odd(lambda losses: losses[:, None].expand(-1, 2)), outputs, targets, 3) is None
+    unmeasured = type("Unmeasured", (Odd,), {"better": {"coverd": "max"}})
+    with refuses("objective: Unmeasured.better", got=["coverd"]):
+        describe_misfit(unmeasured(lambda losses: losses), outputs, targets, 3)
     wrong = type("Listed", (Odd,), {"better": ["r2"]})
     with refuses("objective: Listed.better", got=["r2"]):
         make_objective(wrong(lambda losses: losses))

@@ -38,6 +38,18 @@ def warned(x: Any = X, y: Any = Y, *, classes: int = 3, model: nn.Module | None 
     return [str(each.message) for each in caught if issubclass(each.category, fl.RunWarning)]
 
 
+class CastsIntegers(nn.Module):
+    """A model that casts integers to floats, so that integer features train unscaled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs: Tensor = self.net(x.float())
+        return outputs
+
+
 def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, outputs), *last)
 
@@ -60,6 +72,13 @@ def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
         ({"y": np.arange(60) % 9 * 2, "classes": 17}, [r"label 1, 3, 5, 7, 9, \.\.\., "]),
         ({"y": Y, "classes": 9}, []),
         ({"y": Y + 10, "classes": 13}, [r"labels 10\.\.12: classes 0\.\.9 .*subtract 10 "]),
+        ({"x": PIXELS.reshape(60, 2, 8, 1).repeat(3, axis=3)}, [r"\[2, 8, 3\].*x\.transpose\(0, 3, 1, 2\)"]),
+        ({"x": PIXELS.repeat(3, axis=1)}, []),
+        ({"x": RNG.integers(0, 9, (60, 4)), "model": CastsIntegers()}, [r"no embedding.*astype\('float32'\)"]),
+        ({"compute": "1:0.5,3e9:0.5"}, []),
+        ({"compute": "1e9:0.5,3e9:0.5"}, ["^compute: .*--units physical"]),
+        ({"compute": "1e9:0.5,3e9:0.5", "units": "physical"}, []),
+        ({"compute": "30:0.5,1e9:0.5", "units": "physical"}, ["^compute: .*30 FLOP/s.*3e10"]),
         ({"model": net(nn.Softmax(1))}, ["^model: Sequential .*probabilities, .*softmax"]),
         ({"model": net(nn.Sigmoid())}, ["^model: Sequential .*probabilities, .*sigmoid"]),
         ({"model": net(nn.LogSoftmax(1))}, []),
@@ -272,3 +291,10 @@ def test_option_that_single_steps_cannot_use_gives_a_warning(
         assert [str(each.message).split(":")[0] for each in caught] == ([] if has_effect else [option])
         results.append(torch.cat([part.flatten() for part in torch.load(history.directory / "model.pt").values()]))
     assert (float((results[0] - results[1]).abs().max()) > 1e-5) == has_effect
+
+
+def test_slow_link_in_physical_units_gives_a_warning(tmp_path: Path) -> None:
+    devices = tmp_path / "devices.csv"
+    devices.write_text("compute,downlink,uplink\n1e9,8,4\n1e9,8,4\n")
+    (sentence,) = warned(compute=str(devices), units="physical")
+    assert "4 bytes/s" in sentence

@@ -39,7 +39,7 @@ class Fixed(Scheduler):
         return self.choice  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("choice", [True, None, 1.0, -1, 4, 3])
+@pytest.mark.parametrize("choice", [True, None, 1.0, -1, 4, 3, 2])
 def test_wrong_choice_is_refused(choice: object) -> None:
     table = costs(4)
     table[0, 3] = INF

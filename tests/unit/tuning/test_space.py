@@ -51,6 +51,7 @@ def test_nested_component_is_one_choice() -> None:
         (["lr=1,2", "lr=3"], "space", ["lr"]),
         (["lr=2:1"], "space.lr", ["'2:1'", "LOW", "HIGH"]),
         (["lr=0:1:log"], "space.lr", ["'0:1:log'"]),
+        (["lr=0.01-0.3"], "space.lr", ["'0.01-0.3'", "LOW:HIGH"]),
         (["lr=1,1"], "space.lr", ["'1,1'", "LOW:HIGH", "once"]),
         (["lr="], "space.lr", ["''", "LOW:HIGH"]),
         (["compress=0:1"], "space.compress", ["'0:1'"]),
