@@ -27,7 +27,7 @@ def show_values(method: Method) -> None:
     console = page_console()
     options = {method.path(name): name for name in SHORTCUTS}
     source = "; ".join(filter(None, (method.paper, method.note)))
-    console.print(escape(f"{method.name}: {source}"), style="bold")
+    console.print(escape(": ".join(filter(None, (method.name, source)))), style="bold")
     for heading, text in describe_use(method).items():
         if text:
             console.print(f"\n{heading}")

@@ -8,6 +8,7 @@ import numpy as np
 from fedraa.devices.compute_speeds import tier_sizes
 from fedraa.errors import InputError
 from fedraa.messages import Index
+from fedraa.numbers import format_count
 
 FORM = "COUNT:NAME=AMOUNT,..., as in 2:CPU=1,GPU=0.5"
 
@@ -50,7 +51,8 @@ def group_of_clients(groups: Sequence[WorkerGroup], compute: object, clients: in
     """
     sizes = tier_sizes(compute, clients)
     if len(sizes) != len(groups):
-        problem = f"it has {len(groups)} groups of workers, but compute has {len(sizes)} tiers"
+        given, wanted = format_count(len(groups), "group"), format_count(len(sizes), "tier")
+        problem = f"it has {given} of workers, but compute has {wanted}"
         raise InputError("resources", problem, hint="give one group for every tier, in the order of the tiers")
     return np.repeat(np.arange(len(groups)), sizes)
 

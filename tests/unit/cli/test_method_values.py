@@ -1,12 +1,13 @@
 """The page of one method: every value has a meaning, and an unset value names its default."""
 
 import json
+from dataclasses import replace
 from textwrap import dedent
 
 import pytest
 
 from fedraa.cli.main import main
-from fedraa.cli.method_values import describe_value, value_text
+from fedraa.cli.method_values import describe_value, show_values, value_text
 from fedraa.composition import registry
 from fedraa.composition.overrides import SHORTCUTS, values_by_path
 
@@ -39,6 +40,12 @@ def test_the_page_of_a_method_has_its_formula_its_use_and_its_papers_settings(ca
     page = " ".join(capsys.readouterr().out.split())
     for text in (method.formula, method.when, method.paper_settings.source, "buffer_size 5", "update.delay_limit 1"):
         assert text in page
+
+
+def test_the_title_of_a_method_without_a_paper_and_a_note_is_its_name(capsys):
+    method = replace(registry.find_method("fadas"), paper="", note="")
+    show_values(method)
+    assert capsys.readouterr().out.splitlines()[0] == "fadas"
 
 
 def test_methods_lists_a_module_whose_rule_is_no_dataclass(tmp_path, monkeypatch, capsys):
