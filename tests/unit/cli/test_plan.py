@@ -327,6 +327,9 @@ def test_plan_of_devices_that_are_never_available_again_is_refused(
     assert "availability: no device will be available again" in capsys.readouterr().err
     assert main([*flags, "--time", "100"]) == 0
     assert main([*flags, "--updates", "100", "--availability-period", "2"]) == 0
+    capsys.readouterr()
+    assert main([*flags, "--target-accuracy", "0.5"]) == 0
+    assert "after which no device is available again" in " ".join(capsys.readouterr().out.split())
 
 
 def fleet(compute: list[float]) -> Fleet:
