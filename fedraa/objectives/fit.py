@@ -50,7 +50,7 @@ def describe_misfit(objective: Objective, result: Any, targets: Tensor, classes:
         outputs = objective.outputs(result)
     except TypeError as error:
         form = objective.expected_outputs(torch.zeros(0), targets, classes) or "a tensor"
-        named = "a dict or an object that has them as `logits` or `out`"
+        named = "a dict or a dataclass that has them as `logits` or `out`"
         return f"returns {error} for a batch; expected {form}, or {named}"
     wanted = objective.expected_outputs(outputs, targets, classes)
     if wanted is not None:
