@@ -308,7 +308,7 @@ def _refuse_options_without_effect(
 
 
 def _check_concurrency(experiment: Experiment, method: Method) -> None:
-    """Raise InputError if more clients shall train at the same time than there are."""
+    """Raise InputError if `concurrency` exceeds the number of clients."""
     concurrency = getattr(method.schedule, "concurrency", None)
     if concurrency is not None and concurrency > experiment.client_count:
         expected = f"at most {experiment.client_count}, the number of clients"

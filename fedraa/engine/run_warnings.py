@@ -26,7 +26,7 @@ CHANNELS = (1, 3, 4)
 FASTEST_RELATIVE_SPEED = 1e6
 SLOWEST_FLOPS = 1e5
 NO_TOKEN = 10**6
-"""Integers less this number are not indices of an embedding."""
+"""Tokens minus this number are negative, so that no model can use them as indices."""
 SLOWEST_LINK = 10.0
 """Bytes per second. Even slow radio links of sensors are faster."""
 TRIED_ROWS = 4
