@@ -5,6 +5,7 @@ A path that is not a regular file, such as a named pipe, raises OSError, because
 
 import os
 import stat
+import warnings
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -33,13 +34,15 @@ def read_csv_frame(field: str, path: Path) -> Any:
 
     try:
         refuse_irregular_file(path)
-        frame = pd.read_csv(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            # Without `index_col`, pandas takes the first field of rows that are longer than the header as a row name.
+            # The other columns are then shifted.
+            frame = pd.read_csv(path, index_col=False)
+    except pd.errors.ParserWarning:
+        raise InputError(field, "its rows have more fields than its header", hint="give every column a name") from None
     except (OSError, ValueError) as error:
         raise InputError(field, f"it cannot be read as CSV: {read_failure(error)}") from error
-    # If rows have more fields than the header, pandas makes the first fields the index and shifts the other columns.
-    if not isinstance(frame.index, pd.RangeIndex):
-        problem = "its rows have more fields than its header"
-        raise InputError(field, problem, hint="give every column a name, and end no row with a comma")
     if len(frame.columns) == 1 and any(delimiter in str(frame.columns[0]) for delimiter in ";\t"):
         raise InputError(field, f"its header is {frame.columns[0]!r}", expected="columns separated by commas")
     return frame

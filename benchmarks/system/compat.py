@@ -143,7 +143,7 @@ def write_constraints(combination: Combination, folder: Path) -> Path:
 
 
 def _run_uv(*arguments: str) -> str:
-    """Run uv and return its output. Raises CheckFailed with uv's error message if uv fails."""
+    """Run uv and return its output. Raise CheckFailed with uv's error message if uv fails."""
     ended = subprocess.run(["uv", "--quiet", *arguments], capture_output=True, text=True)
     if ended.returncode:
         raise CheckFailed(" ".join(ended.stderr.split()))

@@ -20,12 +20,12 @@ from fedraa.cli.plan_tasks import (
     max_tasks,
     sample_note,
     spread_by_rank,
+    stalled_note,
 )
 from fedraa.components.text import is_foreign
 from fedraa.engine.factories import make_cost_model
 from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import InputError
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
@@ -55,9 +55,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]
     cost = make_task_cost(spec, sample, totals)
     dry = dry_run(ledger, rule, spec.timing, cost, steps=min(sample_steps, DRY_STEPS), time=limits.time)
     steps = dry.steps * times
-    if dry.stalled:
-        problem = f"no device will be available again after update {steps:.0f} at time {dry.time:.4g}"
-        raise InputError("availability", problem, hint="end the run earlier, or also give --availability-period")
+    end = stalled_note(spec, f"update {steps:.0f}", dry.time) if dry.stalled else ""
     time = dry.time
     if dry.steps == DRY_STEPS:
         rate = steps / dry.time
@@ -73,7 +71,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]
         shares = f" ({percentages} by fragment)"
     notes = goal_note(spec) + sample_note(len(sample), len(planner.costs)) + _unknown_losses_note(spec)
     sentence = (
-        f"{steps:.0f} updates in time {time:.4g}{shares}, staleness {times * dry.staleness_mean:.2f}, "
+        f"{steps:.0f} updates in time {time:.4g}{shares}{end}, staleness {times * dry.staleness_mean:.2f}, "
         f"at most {times * dry.staleness_max:.0f}{notes}"
     )
     return sentence, totals.scale(steps / max(1, dry.steps))

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from fedraa.cli.plan_tasks import RoundTasks, TaskDraws, Totals, goal_note, has_enough_draws, max_tasks, sample_note
+from fedraa.cli.plan_tasks import (
+    RoundTasks,
+    TaskDraws,
+    Totals,
+    goal_note,
+    has_enough_draws,
+    max_tasks,
+    sample_note,
+    stalled_note,
+)
 from fedraa.components.text import text_of
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError
@@ -70,6 +79,10 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
         finished, unfinished = _divide_time(spec.limits.time, durations, len(tail))
         if finished < steps:
             steps, rest = finished, unfinished
+    end = ""
+    if durations[-1] == inf and steps >= len(rounds):
+        steps = len(rounds) - 1
+        end = stalled_note(spec, f"round {steps}", float(durations[:-1].sum()))
     # The number of rounds of the run that each drawn round represents.
     weights = (np.arange(len(rounds)) < steps).astype(np.float64)
     weights[-len(tail) :] += max(0.0, steps - len(rounds)) / len(tail)
@@ -77,7 +90,7 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
     # The last round has fewer clients if the others have had all of their tasks.
     weights[-len(tail) :] -= max(0.0, steps - full_rounds) / len(tail)
     duration = time / steps if 0 < steps < inf else float(durations[-len(tail) :].mean())
-    sentence = f"{steps:.0f} rounds of {duration:.4g} in time {time:.4g}{_condition(spec, rounds, steps)}"
+    sentence = f"{steps:.0f} rounds of {duration:.4g} in time {time:.4g}{end}{_condition(spec, rounds, steps)}"
     schedule: Any = spec.method.schedule
     if schedule.deadline is not None:
         part = rounds[0]

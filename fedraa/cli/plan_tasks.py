@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import InputError
 from fedraa.messages import Floats, Task
 
 Ints = npt.NDArray[np.int64]
@@ -178,6 +179,21 @@ def goal_note(spec: RunSpec) -> str:
     if goal is None:
         return ""
     return f", unless {goal} is reached before"
+
+
+def stalled_note(spec: RunSpec, last: str, time: float) -> str:
+    """Return a note that no device is available again. Raise InputError for a run without a target, which would fail.
+
+    Args:
+        spec: The run.
+        last: The last update or round.
+        time: The time at which it ends.
+    """
+    # A run with a target may reach it before.
+    if spec.limits.goal is None:
+        problem = f"no device will be available again after {last} at time {time:.4g}"
+        raise InputError("availability", problem, hint="end the run earlier, or also give --availability-period")
+    return ", after which no device is available again"
 
 
 def sample_note(sample: int, total: int) -> str:

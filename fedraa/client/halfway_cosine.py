@@ -19,7 +19,7 @@ class HalfwayCosine:
     """The cosine between the weight changes in the first and in the second half of a task's local steps.
 
     It is near 1 for short steps, and negative for steps that jump over the minimum. Two limits correct it. r is the
-    largest relative change of a weight matrix: the norm of its change divided by the norm of its received weights.
+    largest relative change of a weight matrix: the norm of its change divided by its norm before the steps.
 
     - The cosine is at most log(LARGEST_CHANGE / r), because long steps may destroy a model before its cosine falls.
     - If r is below SMALLEST_CHANGE, the cosine is at least `target`, because noisy gradients lower the cosine.
@@ -62,20 +62,20 @@ class HalfwayCosine:
             if half == steps > 0:
                 self._halfway[row] = _row_of(weights, row).clone()
 
-    def compute(self, received: Tensor, weights: Tensor, row: int = 0) -> float | None:
+    def compute(self, before: Tensor, weights: Tensor, row: int = 0) -> float | None:
         """Return the cosine of one task, corrected by the two limits that the class describes.
 
         Return None for a task of one step, or if one half did not change the weights.
 
         Args:
-            received: The weights before training, in the shape of `weights`.
+            before: The weights before the first local step, in the shape of `weights`.
             weights: The trained weights [k], or [height, k] of a stack.
             row: The row of the task in the stack.
         """
         if row not in self._halfway:
             return None
         halfway = self._halfway.pop(row)
-        first = halfway - _row_of(received, row)
+        first = halfway - _row_of(before, row)
         second = _row_of(weights, row) - halfway
         for piece in self._embeddings:
             first[piece] = 0.0
@@ -84,21 +84,21 @@ class HalfwayCosine:
         if norms == 0:
             return None
         cosine = float(torch.dot(first, second)) / norms
-        change = self._relative_change(_row_of(received, row), first.add_(second))
+        change = self._relative_change(_row_of(before, row), first.add_(second))
         if change == 0:
             return cosine
         if change < SMALLEST_CHANGE:
             cosine = max(cosine, self._target)
         return min(cosine, math.log(LARGEST_CHANGE / change))
 
-    def _relative_change(self, received: Tensor, delta: Tensor) -> float:
-        """Return (norm of the delta) / (norm of the received weights), for the weight matrix that changed most.
+    def _relative_change(self, before: Tensor, delta: Tensor) -> float:
+        """Return (norm of the delta) / (norm of the weights before the steps), for the weight matrix that changed most.
 
-        Return 0 if all received matrices are 0.
+        Return 0 if all matrices were 0.
         """
         changes = [0.0]
         for piece in self._matrices:
-            norm = float(received[piece].norm())
+            norm = float(before[piece].norm())
             if norm > 0:
                 changes.append(float(delta[piece].norm()) / norm)
         return max(changes)

@@ -181,7 +181,7 @@ def _issue_warnings(spec: RunSpec, no_logits: str | None) -> None:
         (
             find_large_inputs(spec.data, standardise=experiment.standardise),
             find_last_channels(spec.data),
-            find_integer_features(spec.data, spec.traced.module),
+            find_integer_features(spec.data, spec.traced.module, spec.example, spec.objective),
             find_unused_labels(spec.data),
             find_wrong_units(spec.fleet),
             no_logits,
@@ -239,7 +239,7 @@ def _make_model(
     """Return the model that the experiment names, or a copy of the user's model without wrappers.
 
     Raises:
-        InputError: The model fits neither the inputs, nor the objective, nor the metrics.
+        InputError: The model does not fit the inputs, the objective or the metrics.
     """
     wanted = torch.from_numpy(dataset.y_train[:2])
 
@@ -308,7 +308,7 @@ def _refuse_options_without_effect(
 
 
 def _check_concurrency(experiment: Experiment, method: Method) -> None:
-    """Raise InputError if more clients shall train at the same time than there are."""
+    """Raise InputError if `concurrency` exceeds the number of clients."""
     concurrency = getattr(method.schedule, "concurrency", None)
     if concurrency is not None and concurrency > experiment.client_count:
         expected = f"at most {experiment.client_count}, the number of clients"

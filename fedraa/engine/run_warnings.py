@@ -25,6 +25,8 @@ CHANNELS = (1, 3, 4)
 """The numbers of channels of grey images, of colour images and of colour images with transparency."""
 FASTEST_RELATIVE_SPEED = 1e6
 SLOWEST_FLOPS = 1e5
+NO_TOKEN = 10**6
+"""Tokens minus this number are negative, so that no model can use them as indices."""
 SLOWEST_LINK = 10.0
 """Bytes per second. Even slow radio links of sensors are faster."""
 TRIED_ROWS = 4
@@ -94,9 +96,15 @@ def _named_arrays(tree: Tree, name: str) -> Iterator[tuple[str, Array]]:
 
 
 def find_last_channels(data: Federated) -> str | None:
-    """Return a warning if the samples look like images whose last dimension is the channels."""
+    """Return a warning if the samples look like images whose last dimension is the channels.
+
+    Grey images count only if they are square, because series [sensors, times, 1] also end in one channel.
+    """
     for name, x in _named_arrays(data.dataset.x_train, "x_train"):
-        if x.ndim == 4 and x.shape[3] in CHANNELS and x.shape[1] not in CHANNELS:
+        if x.ndim != 4 or x.shape[3] not in CHANNELS:
+            continue
+        height, width, channels = x.shape[1:]
+        if min(height, width) > max(CHANNELS) and (channels > 1 or height == width):
             return (
                 f"dataset {data.dataset.name!r}: {name} has samples of shape {list(x.shape[1:])}, like images with the "
                 "channels last; images are [channels, height, width], so pass x.transpose(0, 3, 1, 2) unless this is "
@@ -105,16 +113,30 @@ def find_last_channels(data: Federated) -> str | None:
     return None
 
 
-def find_integer_features(data: Federated, module: nn.Module) -> str | None:
-    """Return a warning if inputs of integers, which are not scaled, go to a model without an embedding."""
-    if any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.modules()):
+def find_integer_features(data: Federated, model: nn.Module, example: Tree, objective: Objective) -> str | None:
+    """Return a warning if inputs of integers, which are not scaled, seem to be features instead of tokens.
+
+    They count as tokens if the model has an embedding, or if it fails for very negative numbers, because it uses them
+    as indices.
+
+    Args:
+        data: The clients' data.
+        model: The model.
+        example: A batch of samples.
+        objective: The objective of the run.
+    """
+    if any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in model.modules()):
         return None
     for name, x in _named_arrays(data.dataset.x_train, "x_train"):
-        if x.ndim == 2 and x.dtype == np.int64:
-            return (
-                f"dataset {data.dataset.name!r}: {name} has integers, which count as tokens and are not scaled, but "
-                f"{type(module).__name__} has no embedding; if they are features, pass x.astype('float32')"
-            )
+        if x.ndim != 2 or x.dtype != np.int64:
+            continue
+        shifted = map_tree(lambda part: part if part.is_floating_point() else part - NO_TOKEN, example)
+        if not _trial_outputs(model, shifted, objective, factors=()):
+            return None
+        return (
+            f"dataset {data.dataset.name!r}: {name} has integers, which count as tokens and are not scaled, but "
+            f"{type(model).__name__} has no embedding; if they are features, pass x.astype('float32')"
+        )
     return None
 
 
@@ -132,7 +154,8 @@ def find_wrong_units(fleet: Fleet) -> str | None:
         return f"compute: a device has {speed:.3g} FLOP/s; with --units physical, write 3e10 for 30 GFLOP/s"
     rate = float(min(fleet.downlink.min(), fleet.uplink.min()))
     if rate < SLOWEST_LINK:
-        return f"compute: a device has a link of {rate:.3g} bytes/s; with --units physical, write 1e6 for 1 MB/s"
+        field = "links" if fleet.links else "compute"
+        return f"{field}: a device has a link of {rate:.3g} bytes/s; with --units physical, write 1e6 for 1 MB/s"
     return None
 
 

@@ -1,9 +1,9 @@
 """The built-in objectives."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from pydantic import StrictInt
@@ -14,6 +14,8 @@ from fedraa.components.registry import ComponentRegistry
 from fedraa.errors import InputError
 from fedraa.objectives.metric_spec import Direction
 from fedraa.objectives.objective import Array, Objective, Sums, refuse_wrong, require_integers, require_numbers
+
+Numbers = TypeVar("Numbers", Array, Tensor)
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,8 @@ class Regression(Objective):
         wanted = targets.double().reshape(len(targets), -1)
         error = outputs.double().reshape(wanted.shape) - wanted
         squares = wanted.square()
-        # The first 24 bits of each square (Veltkamp's split). The sums of these parts have no rounding errors.
-        scaled = squares * (2**29 + 1)
-        leading = scaled - (scaled - squares)
+        # The sums of the leading bits have no rounding errors if the squares are of equal size.
+        leading = _leading_bits(squares, 24)
         return {
             "squared": error.square(),
             "absolute": error.abs().sum(1),
@@ -164,15 +165,32 @@ class Regression(Objective):
 def _sum_squared_deviations(sums: Sums) -> Array:
     """Return the sum of the squared deviations of the targets from their mean, for each output [k].
 
-    The result is a small difference of two large numbers if the targets are far from 0. It is therefore computed with
-    exact fractions, so that it is 0 for constant targets.
+    The result is a small difference of large numbers if the targets are far from 0. These numbers are therefore exact
+    products, and their sum is rounded only once. The result is 0 for constant targets, and NaN if a target is NaN.
     """
-    samples = Fraction(float(sums["samples"]))
-    columns = [sums[name].tolist() for name in ("wanted", "wanted_squared", "wanted_rest")]
-    deviations = []
-    for total, leading, rest in zip(*columns, strict=True):
-        deviations.append(float(Fraction(leading) + Fraction(rest) - Fraction(total) ** 2 / samples))
-    return np.array(deviations)
+    samples, total = sums["samples"], sums["wanted"]
+    terms = [
+        *_exact_product(sums["wanted_squared"], samples),
+        *_exact_product(sums["wanted_rest"], samples),
+        *_exact_product(total, -total),
+    ]
+    return np.array([math.fsum(column) for column in zip(*(term.tolist() for term in terms), strict=True)]) / samples
+
+
+def _exact_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """Return a float64 product and its rounding error (Dekker 1971)."""
+    product = a * b
+    a_leading, b_leading = _leading_bits(a, 26), _leading_bits(b, 26)
+    a_rest, b_rest = a - a_leading, b - b_leading
+    error = a_leading * b_leading - product + a_leading * b_rest + a_rest * b_leading + a_rest * b_rest
+    return product, error
+
+
+def _leading_bits(numbers: Numbers, bits: int) -> Numbers:
+    """Return float64 numbers rounded to their first bits (Veltkamp 1968)."""
+    scaled = numbers * (2 ** (53 - bits) + 1)
+    leading: Numbers = scaled - (scaled - numbers)
+    return leading
 
 
 @dataclass(frozen=True)

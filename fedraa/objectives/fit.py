@@ -50,7 +50,7 @@ def describe_misfit(objective: Objective, result: Any, targets: Tensor, classes:
         outputs = objective.outputs(result)
     except TypeError as error:
         form = objective.expected_outputs(torch.zeros(0), targets, classes) or "a tensor"
-        named = "a dict or an object that has them as `logits` or `out`"
+        named = "a dict or a dataclass that has them as `logits` or `out`"
         return f"returns {error} for a batch; expected {form}, or {named}"
     wanted = objective.expected_outputs(outputs, targets, classes)
     if wanted is not None:
@@ -89,7 +89,7 @@ def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Te
                 expected = f"the shape [b] or [b, k] for {shapes}"
                 raise InputError(f"{field} measured {name}", got=values, expected=expected)
         if type(objective).metrics is Objective.metrics and not sums.keys() >= objective.better.keys():
-            expected = f"names of values that measured returns, or {', '.join(sums)}"
+            expected = f"only names of measured values: {', '.join(sums)}"
             raise InputError(f"{field}.better", got=sorted(objective.better.keys() - sums.keys()), expected=expected)
         metrics = objective.metrics({name: values.sum(0).numpy() for name, values in sums.items()})
         if metrics.keys() != objective.better.keys():

@@ -84,8 +84,8 @@ class Objective(ABC):
     def outputs(self, result: Any) -> Tensor:
         """Return the output for which the loss is computed. Half precision is converted to float32.
 
-        It is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a dict or an
-        object.
+        It is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a dict or a
+        dataclass.
 
         Raises:
             TypeError: The result has no such tensor, or several.

@@ -259,6 +259,7 @@ def _make_range(name: str, numbers: list[Any], *, log: bool, values: object) -> 
 
 
 def _field_types(annotation: Any) -> set[Any]:
+    """Return the types in an annotation, and the words that it allows."""
     types = {annotation}
     if get_origin(annotation):
         types.update(*map(_field_types, get_args(annotation)))
@@ -274,7 +275,9 @@ def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
     if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
         raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
     types = set() if "." in name else _field_types(Experiment.model_fields[name].annotation)
-    if types & {int, float} and str not in types and any(isinstance(value, str) for value in choices):
+    is_number = bool(types & {int, float}) and str not in types
+    # Some numbers can also be a word, such as `auto`.
+    if is_number and any(isinstance(value, str) and value not in types for value in choices):
         raise _wrong_values(name, values, expected=f"numbers as {TAKES}")
     choices = [tuple(value) if isinstance(value, list) else value for value in choices]
     family = _varying_numbers(choices)

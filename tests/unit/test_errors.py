@@ -126,7 +126,8 @@ def test_the_reason_of_a_failed_read_has_no_path(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("compute,downlink\n0.5,2,1\n1,4,2\n", "more fields than its header"),
-        ("compute,downlink\n0.5,2,\n1,4,\n", "more fields than its header"),
+        # The numbers of the rows have no header.
+        ("compute,downlink\n0,2,1\n1,4,2\n", "more fields than its header"),
         ("compute;downlink\n0.5;2\n", "separated by commas"),
     ],
 )
@@ -135,3 +136,9 @@ def test_csv_with_shifted_columns_is_refused(text: str, problem: str, tmp_path: 
     path.write_text(text)
     with refuses("compute", problem):
         read_csv_frame("compute", path)
+
+
+def test_commas_at_the_ends_of_csv_rows_do_not_shift_columns(tmp_path: Path) -> None:
+    path = tmp_path / "devices.csv"
+    path.write_text("compute,downlink\n0.5,2,\n1,4,\n")
+    assert read_csv_frame("compute", path).to_dict("list") == {"compute": [0.5, 1], "downlink": [2, 4]}

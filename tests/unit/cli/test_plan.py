@@ -317,16 +317,20 @@ def test_an_infeasible_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> N
     assert "delay_bound: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("method", "steps"), [("fed-raa", "--updates"), ("fedavg", "--rounds")])
 def test_plan_of_devices_that_are_never_available_again_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    method: str, steps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spans = tmp_path / "spans.csv"
     spans.write_text("client,start,end\n0,0,1\n1,0,1\n")
-    flags = ["plan", "--clients", "2", "--availability", str(spans)]
-    assert main([*flags, "--updates", "100"]) == 2
+    flags = ["plan", "--method", method, "--clients", "2", "--availability", str(spans)]
+    assert main([*flags, steps, "100"]) == 2
     assert "availability: no device will be available again" in capsys.readouterr().err
     assert main([*flags, "--time", "100"]) == 0
-    assert main([*flags, "--updates", "100", "--availability-period", "2"]) == 0
+    assert main([*flags, steps, "100", "--availability-period", "2"]) == 0
+    capsys.readouterr()
+    assert main([*flags, "--target-accuracy", "0.5"]) == 0
+    assert "after which no device is available again" in " ".join(capsys.readouterr().out.split())
 
 
 def fleet(compute: list[float]) -> Fleet:

@@ -3,6 +3,7 @@
 import json
 import re
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import fedraa as fl
 from fedraa.cli.main import main
@@ -26,6 +28,7 @@ from fedraa.rundir.summary import NO_STEP
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(60, 4)).astype(np.float32), np.arange(60) % 3
 HUGE = np.where(np.arange(60)[:, None] == 7, [[1, 1, 1e6, 1]], X).astype(np.float32)
+TOKENS = RNG.integers(0, 9, (60, 4))
 PIXELS = RNG.integers(0, 256, (60, 1, 4, 4)).astype(np.uint8)
 
 
@@ -38,16 +41,20 @@ def warned(x: Any = X, y: Any = Y, *, classes: int = 3, model: nn.Module | None 
     return [str(each.message) for each in caught if issubclass(each.category, fl.RunWarning)]
 
 
-class CastsIntegers(nn.Module):
-    """A model that casts integers to floats, so that integer features train unscaled."""
+class Integers(nn.Module):
+    """A model that first converts integers to numbers."""
 
-    def __init__(self) -> None:
+    def __init__(self, convert: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.net = net()
+        self.convert, self.net = convert, net()
 
     def forward(self, x: Tensor) -> Tensor:
-        outputs: Tensor = self.net(x.float())
+        outputs: Tensor = self.net(self.convert(x))
         return outputs
+
+
+def images(*shape: int) -> Any:
+    return RNG.normal(size=(60, *shape)).astype(np.float32)
 
 
 def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
@@ -72,9 +79,17 @@ def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
         ({"y": np.arange(60) % 9 * 2, "classes": 17}, [r"label 1, 3, 5, 7, 9, \.\.\., "]),
         ({"y": Y, "classes": 9}, []),
         ({"y": Y + 10, "classes": 13}, [r"labels 10\.\.12: classes 0\.\.9 .*subtract 10 "]),
-        ({"x": PIXELS.reshape(60, 2, 8, 1).repeat(3, axis=3)}, [r"\[2, 8, 3\].*x\.transpose\(0, 3, 1, 2\)"]),
-        ({"x": PIXELS.repeat(3, axis=1)}, []),
-        ({"x": RNG.integers(0, 9, (60, 4)), "model": CastsIntegers()}, [r"no embedding.*astype\('float32'\)"]),
+        ({"x": images(6, 8, 3)}, [r"\[6, 8, 3\].*x\.transpose\(0, 3, 1, 2\)"]),
+        ({"x": images(8, 8, 1)}, [r"\[8, 8, 1\]"]),
+        # Series of six sensors, small maps of 16 channels, and images with the channels first.
+        ({"x": images(6, 8, 1)}, []),
+        ({"x": images(16, 4, 4)}, []),
+        ({"x": images(3, 8, 8)}, []),
+        ({"x": TOKENS, "model": Integers(Tensor.float)}, [r"no embedding.*astype\('float32'\)"]),
+        # Each of these models uses the integers as indices.
+        ({"x": TOKENS, "model": Integers(lambda x: functional.one_hot(x, 9).sum(2).float())}, []),
+        ({"x": TOKENS, "model": Integers(lambda x: functional.embedding(x, torch.ones(9, 1)).squeeze(2))}, []),
+        ({"x": TOKENS, "model": Integers(lambda x: torch.ones(9)[x])}, []),
         ({"compute": "1:0.5,3e9:0.5"}, []),
         ({"compute": "1e9:0.5,3e9:0.5"}, ["^compute: .*--units physical"]),
         ({"compute": "1e9:0.5,3e9:0.5", "units": "physical"}, []),
@@ -294,7 +309,10 @@ def test_option_that_single_steps_cannot_use_gives_a_warning(
 
 
 def test_slow_link_in_physical_units_gives_a_warning(tmp_path: Path) -> None:
-    devices = tmp_path / "devices.csv"
+    devices, links = tmp_path / "devices.csv", tmp_path / "links.csv"
     devices.write_text("compute,downlink,uplink\n1e9,8,4\n1e9,8,4\n")
     (sentence,) = warned(compute=str(devices), units="physical")
-    assert "4 bytes/s" in sentence
+    assert re.search("^compute: .* 4 bytes/s", sentence)
+    links.write_text("client,end,downlink,uplink\n0,1,8,4\n")
+    (sentence,) = warned(compute="1e9:1", links=links, units="physical")
+    assert re.search("^links: .* 4 bytes/s", sentence)

@@ -1,5 +1,6 @@
 """Each built-in objective against NumPy: loss, gradient, and metrics from sums over unequal batches."""
 
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,14 @@ import torch
 from refusals import refuses
 
 from fedraa.objectives import Classification, Objective
-from fedraa.objectives.builtin import OBJECTIVE, MultiLabel, NextToken, Regression, Segmentation
+from fedraa.objectives.builtin import (
+    OBJECTIVE,
+    MultiLabel,
+    NextToken,
+    Regression,
+    Segmentation,
+    _sum_squared_deviations,
+)
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(5)
@@ -209,3 +217,26 @@ def test_r2_does_not_depend_on_the_offset_of_the_targets() -> None:
     far = torch.from_numpy((1e6 + y).astype(np.float32))
     sums = sum_one_by_one(Regression(), far + torch.from_numpy(error.astype(np.float32)), far)
     assert Regression().metrics(sums)["r2"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_r2_without_samples_or_with_an_unknown_target_is_nan() -> None:
+    y = torch.tensor([1.0, 3.0, torch.nan])
+    assert np.isnan(Regression().metrics(sum_one_by_one(Regression(), y, y))["r2"])
+    y = y[:2]
+    sums = sum_one_by_one(Regression(), y, y)
+    assert Regression().metrics(sums)["r2"] == 1
+    with np.errstate(invalid="ignore"):
+        assert np.isnan(Regression().metrics({name: 0 * total for name, total in sums.items()})["r2"])
+
+
+def test_squared_deviations_of_targets_are_rounded_only_once() -> None:
+    """They are tiny differences of large numbers, of which Python's fractions give the exact value."""
+    rng = np.random.default_rng(0)
+    total = rng.normal(size=50) * 10.0 ** rng.integers(-8, 9, 50)
+    leading = total**2 / 7 * (1 + 1e-15 * rng.integers(0, 9, 50))
+    sums: dict[str, Any] = {"wanted": total, "wanted_squared": leading, "wanted_rest": 1e-17 * leading}
+    exact = []
+    for a, b, c in zip(leading.tolist(), sums["wanted_rest"].tolist(), total.tolist(), strict=True):
+        exact.append(float(Fraction(a) + Fraction(b) - Fraction(c) ** 2 / 7))
+    deviations = _sum_squared_deviations(sums | {"samples": np.float64(7)})
+    np.testing.assert_allclose(deviations, np.array(exact), rtol=1e-15)

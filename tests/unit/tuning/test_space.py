@@ -33,6 +33,10 @@ def test_a_component_with_values_is_one_choice() -> None:
     assert choices == Choices(("hinge(slope=2, start=1)", "constant"))
 
 
+def test_word_that_an_option_allows_beside_numbers_is_a_choice() -> None:
+    assert make_space(["capacities=auto,(0.5, 1.0)"]) == {"capacities": Choices(("auto", (0.5, 1.0)))}
+
+
 def test_nested_component_is_one_choice() -> None:
     within = "fadas(size=3, optimizer='amsgrad(server_lr=0.1, beta1=0.8)')"
     space = make_space([f"async_rule=delta,{within}"])
