@@ -130,7 +130,7 @@ def find_integer_features(data: Federated, model: nn.Module, example: Tree, obje
     for name, x in _named_arrays(data.dataset.x_train, "x_train"):
         if x.ndim != 2 or x.dtype != np.int64:
             continue
-        shifted = map_tree(lambda part: part if part.is_floating_point() else part - NO_TOKEN, example)
+        shifted = map_tree(lambda part: part - NO_TOKEN if part.dtype == torch.int64 else part, example)
         if not _trial_outputs(model, shifted, objective, factors=()):
             return None
         return (

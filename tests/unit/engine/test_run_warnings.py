@@ -308,6 +308,22 @@ def test_option_that_single_steps_cannot_use_gives_a_warning(
     assert (float((results[0] - results[1]).abs().max()) > 1e-5) == has_effect
 
 
+def test_integer_features_beside_a_mask_give_a_warning() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = net()
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            outputs: Tensor = self.net(x * mask.float())
+            return outputs
+
+    x = {"x": TOKENS, "mask": TOKENS > 3}
+    data = fl.Dataset("mine", x, Y, x, Y, 3)
+    with pytest.warns(RunWarning, match="no embedding"):
+        build_run(fl.Experiment(engine="local", clients=2, method="fedavg"), Masked(), data)
+
+
 def test_slow_link_in_physical_units_gives_a_warning(tmp_path: Path) -> None:
     devices, links = tmp_path / "devices.csv", tmp_path / "links.csv"
     devices.write_text("compute,downlink,uplink\n1e9,8,4\n1e9,8,4\n")
