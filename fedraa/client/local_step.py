@@ -123,7 +123,7 @@ class LocalStep:
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         self._keeps_rest = task.keeps_rest and self._mask is not None
-        # True while the mask excludes coordinates whose weights are not 0.
+        # True in a block of `limit_to`. The weights outside of its mask may differ from 0.
         self._is_limited = False
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
         self._transforms = self._begin_transforms(extras)

@@ -10,14 +10,12 @@ from refusals import refuses
 
 from fedraa import Experiment, run
 from fedraa.cli.main import main
-from fedraa.cli.plan import device_classes, server_bytes, show_plan
+from fedraa.cli.plan import show_plan
 from fedraa.cli.plan_cluster import NodeNeeds
-from fedraa.cli.plan_data import label_concentration
 from fedraa.cli.plan_outlook import draw_sampled, first_ledger, make_task_cost, sampled_outlook
 from fedraa.cli.plan_rounds import draw_rounds, rounds_outlook
 from fedraa.cli.plan_tasks import Totals
 from fedraa.devices.availability import Timing
-from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_planner
 from fedraa.engine.forecast import dry_run
@@ -333,37 +331,11 @@ def test_plan_of_devices_that_are_never_available_again_is_refused(
     assert "after which no device is available again" in " ".join(capsys.readouterr().out.split())
 
 
-def fleet(compute: list[float]) -> Fleet:
-    many = len(compute)
-    infinite = np.full(many, np.inf)
-    return Fleet(np.array(compute), infinite, infinite, np.zeros(many), infinite)
-
-
-def test_equal_devices_are_one_class_and_many_classes_become_groups() -> None:
-    few = fleet([1, 3, 1, 3, 3])
-    assert [group.tolist() for group in device_classes(few, np.ones((5, 1)))] == [[0, 2], [1, 3, 4]]
-    many = fleet([float(n) for n in range(1, 1001)])
-    groups = device_classes(many, 1 / many.compute[:, None])
-    assert [len(group) for group in groups] == [100] * 10
-    assert set(groups[0].tolist()) == set(range(900, 1000))
-
-
-def test_server_memory_is_the_model_and_two_buffers_per_client() -> None:
-    spec = build_run(Experiment(clients=6, fragments=2))
-    assert server_bytes(spec) == 4 * 15010 + 2 * 6 * 4 * 9010
-
-
 def test_what_an_own_scheduler_will_do_is_not_foretold_as_if_it_were_known(capsys: pytest.CaptureFixture[str]) -> None:
     blind = "a scheduler that uses losses will choose differently when the first losses are known"
     for scheduler, told in (("schedulers:GreRAA", True), ("gre-raa", False)):
         assert main(["plan", "--updates", "40", "--hidden", "8", "--scheduler", scheduler]) == 0
         assert (blind in " ".join(capsys.readouterr().out.split())) == told
-
-
-def test_label_concentration_is_the_sum_of_squared_shares() -> None:
-    """1/2, 1/2, 0 give 1/2; one label gives 1; 1/4, 1/4, 1/2 give 3/8; no samples give 0."""
-    counts = np.array([[2, 2, 0], [0, 0, 7], [1, 1, 2], [0, 0, 0]])
-    assert label_concentration(counts).tolist() == [0.5, 1.0, 0.375, 0.0]
 
 
 def test_a_plan_of_rounds_counts_the_time_in_which_devices_are_not_available(
