@@ -19,9 +19,9 @@ from fedraa.data.sources.table_columns import (
     find_target,
     read_frames,
 )
-from fedraa.data.sources.table_file import is_unnamed, list_names
 from fedraa.errors import InputError, first_line
 from fedraa.rng import generator
+from fedraa.table_file import is_unnamed, list_names
 
 TEST_SHARE = 0.2
 

@@ -7,13 +7,15 @@ import gzip
 import io
 import lzma
 import re
-from collections.abc import Collection, Iterator
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from fedraa.errors import InputError
+from fedraa.errors import InputError, locate_error
 from fedraa.reading import read_regular_file
 
 DELIMITERS = ",;\t|"
@@ -54,26 +56,11 @@ class TableFile:
         Args:
             as_words: The names of columns that are text even if all values are numbers.
         """
+        words = {place: object for place, name in enumerate(self.names) if name in as_words}
+        frame = self._read_fields(dtype=words, na_values=[""], skipinitialspace=True, low_memory=False)
         # Importing pandas is slow, and workers do not need it.
         import pandas as pd
 
-        stream = io.StringIO(self.text, newline="")
-        stream.seek(self.start)
-        frame = pd.read_csv(
-            stream,
-            sep=self.delimiter,
-            header=None,
-            names=list(range(self.width)),
-            index_col=False,
-            dtype={place: object for place, name in enumerate(self.names) if name in as_words},
-            keep_default_na=False,
-            na_values=[""],
-            skipinitialspace=True,
-            low_memory=False,
-        )
-        # If a row has more fields than the header, the additional fields are empty, because such a row only ends with
-        # additional delimiters.
-        frame = frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
         for name in frame.columns:
             if pd.api.types.is_bool_dtype(frame[name]):
                 frame[name] = frame[name].astype("int8")
@@ -82,6 +69,44 @@ class TableFile:
         frame = frame.dropna(how="all").reset_index(drop=True)
         empty = [name for name in frame.columns if is_unnamed(name) and frame[name].isna().all()]
         return frame.drop(columns=empty)
+
+    def texts(self, names: Sequence[str]) -> Any:
+        """Return some columns as a pandas DataFrame of unchanged text. An empty field is an empty text.
+
+        Raises:
+            InputError: The table lacks a column.
+        """
+        for name in names:
+            if name not in self.names:
+                expected = f"the columns {', '.join(names)}"
+                raise InputError(self.path, f"it has no column {name!r}", expected=expected)
+        return self._read_fields(dtype=str)[list(names)]
+
+    def _read_fields(self, **options: Any) -> Any:
+        import pandas as pd
+
+        stream = io.StringIO(self.text, newline="")
+        stream.seek(self.start)
+        places = list(range(self.width))
+        frame = pd.read_csv(
+            stream, sep=self.delimiter, header=None, names=places, index_col=False, keep_default_na=False, **options
+        )
+        # If a row has more fields than the header, the additional fields are empty, because such a row only ends with
+        # additional delimiters.
+        return frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
+
+
+def read_frame(field: str, path: Path) -> Any:
+    """Return the rows of a table as a pandas DataFrame (see `TableFile.frame`).
+
+    Args:
+        field: The option that names the file. It is the start of the field of an error.
+        path: The file.
+    """
+    try:
+        return open_table(str(path)).frame()
+    except InputError as error:
+        raise locate_error(error, field) from None
 
 
 def open_table(path: str) -> TableFile:
@@ -108,12 +133,11 @@ def open_table(path: str) -> TableFile:
         reader = _make_reader(stream, delimiter)
         rows = 0
         for row in reader:
-            if len(row) != len(names):
-                width = max(width, len(row))
-                if _is_blank(row):
-                    continue
-                if len(row) < len(names) or any(row[len(names) :]):
-                    raise _wrong_length(f"{path} line {offset_lines + reader.line_num}", row, names, line)
+            width = max(width, len(row))
+            if _is_blank(row):
+                continue
+            if len(row) < len(names) or any(row[len(names) :]):
+                raise _wrong_length(f"{path} line {offset_lines + reader.line_num}", row, names, line)
             rows += 1
     except csv.Error as error:
         problem = f"it cannot be read as CSV ({error})"
@@ -154,27 +178,25 @@ def _read_text(path: str) -> str:
     if unpack is not None:
         try:
             data = unpack(data)
-        except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
+        except (OSError, EOFError, lzma.LZMAError, ValueError, zlib.error) as error:
             raise InputError(path, f"it cannot be unpacked ({error})") from None
     return _decode_text(path, data)
 
 
 def _decode_text(path: str, data: bytes) -> str:
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        text = data.decode("utf-16", errors="replace")
-    else:
-        try:
-            text = data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            # Spreadsheets often write Windows-1252, which does not define five of the 256 bytes.
-            # A file with one of these five bytes is read as latin-1.
-            try:
-                text = data.decode("cp1252")
-            except UnicodeDecodeError:
-                text = data.decode("latin-1")
-    if "\0" in text:
-        raise InputError(path, "it is not a text file", expected="a table such as CSV")
-    return text
+    # Spreadsheets often write Windows-1252, which does not define five of the 256 bytes. A file with one of these five
+    # bytes is read as latin-1.
+    encodings = ["utf-8", "cp1252", "latin-1"]
+    if data.startswith(codecs.BOM_UTF8):
+        encodings = ["utf-8-sig"]
+    elif data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encodings = ["utf-16"]
+    for encoding in encodings:
+        with suppress(UnicodeDecodeError):
+            text = data.decode(encoding)
+            if "\0" not in text:
+                return text
+    raise InputError(path, "it is not a text file", expected="a table such as CSV")
 
 
 def _make_reader(stream: io.StringIO, delimiter: str) -> Any:
