@@ -82,6 +82,10 @@ class TableFile:
                 raise InputError(self.path, f"it has no column {name!r}", expected=expected)
         return self._read_fields(dtype=str)[list(names)]
 
+    def has_leading_zero(self, name: str) -> bool:
+        """Return True if a text in the column `name` is a number such as `007`. As a number, it would equal `7`."""
+        return name in self.names and bool(self.texts([name])[name].str.match(r"\s*0\d").any())
+
     def _read_fields(self, **options: Any) -> Any:
         import pandas as pd
 

@@ -358,6 +358,14 @@ def test_option_in_a_hint_is_one_word_of_a_shell_if_the_path_has_a_quotation_mar
     assert shlex.split(option) == ["--dataset", f"csv({path!r}, target='a')"]
 
 
+def test_clients_with_leading_zeros_are_words(tmp_path: Path) -> None:
+    clients = ["007", "7"] * 20
+    path = write(tmp_path, table("x,who,label", "{x},{c},{y}", x=X, c=clients))
+    assert set(read_csv(path, client="who").clients or ()) == {"007", "7"}
+    plain = write(tmp_path, table("x,who,label", "{x},{c},{y}", x=X, c=[7, 10] * 20))
+    assert set(read_csv(plain, client="who").clients or ()) == {7, 10}
+
+
 def test_prefix_csv_reads_the_numbers_to_predict(tmp_path: Path) -> None:
     path = write(tmp_path, table("x,y", "{x},{v}", x=X, v=X + 1))
     data = load_dataset(f"csv:{path}", None, make_objective("regression").targets)
