@@ -117,7 +117,7 @@ def convert_arrays(arrays: Mapping[str, Array]) -> tuple[Features, Features]:
     Raises:
         InputError: An array of inputs is malformed, or has another length than its targets.
     """
-    check_inputs(arrays)
+    _check_inputs(arrays)
     tokens = _as_tokens(arrays)
     if tokens is not None:
         return tokens
@@ -159,13 +159,6 @@ def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_t
     return x_train, x_test
 
 
-def check_arrays(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if the arrays x_train, y_train, x_test and y_test are not samples with one label each."""
-    check_inputs(arrays)
-    for name in ("y_train", "y_test"):
-        _check_labels(name, arrays[name])
-
-
 def _check_labels(name: str, y: Array) -> None:
     refuse_nan_labels(name, y)
     if y.ndim != 1 or y.dtype.kind not in "iu":
@@ -201,7 +194,7 @@ def hint_for_labels(y: Array) -> str:
     return ""
 
 
-def check_inputs(arrays: Mapping[str, Array]) -> None:
+def _check_inputs(arrays: Mapping[str, Array]) -> None:
     """Raise InputError if x_train or x_test is malformed or has another length than its targets."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]

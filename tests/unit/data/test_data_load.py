@@ -330,6 +330,13 @@ def test_what_cannot_be_fetched_is_explained(mnist_archives):
     assert "\n" not in str(caught.value)
 
 
+def test_test_label_that_no_training_image_can_have_is_refused(tmp_path, monkeypatch):
+    images, labels = np.zeros((20, 1, 28, 28), np.uint8), np.arange(20) % 10
+    monkeypatch.setattr("fedraa.data.vision._load_arrays", lambda *_: (images, labels, images, labels + 1))
+    with refuses(f"dataset 'mnist': y_test in {tmp_path}", got=10):
+        load_dataset("mnist", tmp_path)
+
+
 @pytest.mark.skipif(not (REAL / "MNIST").is_dir(), reason=f"no MNIST in {REAL}")
 def test_the_real_mnist():
     data = load_dataset("mnist", REAL)
