@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedraa.errors import InputError
+from fedraa.reading import read_frame
 from fedraa.rng import generator
-from fedraa.table_file import read_frame
 
 Spans = list[tuple[float, float]]
 

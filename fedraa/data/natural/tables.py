@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.errors import InputError, read_failure
-from fedraa.reading import refuse_irregular_file
-from fedraa.table_file import open_table
+from fedraa.reading import open_table, refuse_irregular_file
 
 
 def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:

@@ -20,8 +20,8 @@ from fedraa.data.sources.table_columns import (
     read_frames,
 )
 from fedraa.errors import InputError, first_line
+from fedraa.reading import is_unnamed, list_names
 from fedraa.rng import generator
-from fedraa.table_file import is_unnamed, list_names
 
 TEST_SHARE = 0.2
 

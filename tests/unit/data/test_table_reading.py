@@ -15,7 +15,7 @@ from fedraa.data import load_dataset
 from fedraa.data.sources.files import read_csv
 from fedraa.data.sources.table_columns import spell_csv
 from fedraa.objectives import make_objective
-from fedraa.table_file import read_frame
+from fedraa.reading import read_frame
 
 ROWS = 40
 SEED = np.random.default_rng(7)
