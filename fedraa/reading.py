@@ -1,15 +1,108 @@
-"""Open the files of a user.
+"""Open the files of a user, and read a table in a text file.
 
-A path that is not a regular file, such as a named pipe, raises OSError, because reading it could block for ever.
+A path that is not a regular file, such as a named pipe, raises OSError, because reading it could block for ever. The
+reader of tables detects the encoding, the delimiter and the header.
 """
 
+import bz2
+import codecs
+import csv
+import gzip
+import io
+import lzma
 import os
+import re
 import stat
-import warnings
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fedraa.errors import InputError, read_failure
+from fedraa.errors import InputError, locate_error
+
+DELIMITERS = ",;\t|"
+DIVIDED_BY = "a comma, a semicolon, a tab or a bar"
+EXCEL_HINT = re.compile(r"\"?sep=(?P<delimiter>[,;\t|])\"?(?=[\r\n])", re.IGNORECASE)
+NO_HEADER_HINT = "the first line has numbers; put a line with the names of the columns before it"
+PACKED = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
+SNIFFED_ROWS = 200
+SHOWN_NAMES = 20
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """The text of a table.
+
+    Attributes:
+        path: The file.
+        text: The whole text.
+        delimiter: The character between two fields.
+        names: The names of the columns.
+        start: The position in the text at which the rows begin, after the header.
+        width: The maximum number of fields of a row.
+    """
+
+    path: str
+    text: str
+    delimiter: str
+    names: tuple[str, ...]
+    start: int
+    width: int
+
+    def frame(self, as_words: Collection[str] = ()) -> Any:
+        """Return the rows as a pandas DataFrame, without empty rows and unnamed empty columns.
+
+        A column of numbers, or of true and false, is numeric. Any other column has text without surrounding spaces,
+        and None for an empty field.
+
+        Args:
+            as_words: The names of columns that are text even if all values are numbers.
+        """
+        words = {place: object for place, name in enumerate(self.names) if name in as_words}
+        frame = self._read_fields(dtype=words, na_values=[""], skipinitialspace=True, low_memory=False)
+        # Importing pandas is slow, and workers do not need it.
+        import pandas as pd
+
+        for name in frame.columns:
+            if pd.api.types.is_bool_dtype(frame[name]):
+                frame[name] = frame[name].astype("int8")
+            elif not pd.api.types.is_numeric_dtype(frame[name]):
+                frame[name] = _strip_words(frame[name])
+        frame = frame.dropna(how="all").reset_index(drop=True)
+        empty = [name for name in frame.columns if is_unnamed(name) and frame[name].isna().all()]
+        return frame.drop(columns=empty)
+
+    def texts(self, names: Sequence[str]) -> Any:
+        """Return some columns as a pandas DataFrame of unchanged text. An empty field is an empty text.
+
+        Raises:
+            InputError: The table lacks a column.
+        """
+        for name in names:
+            if name not in self.names:
+                expected = f"the columns {', '.join(names)}"
+                raise InputError(self.path, f"it has no column {name!r}", expected=expected)
+        return self._read_fields(dtype=str)[list(names)]
+
+    def has_leading_zero(self, name: str) -> bool:
+        """Return True if a text in the column `name` is a number such as `007`. As a number, it would equal `7`."""
+        return name in self.names and bool(self.texts([name])[name].str.match(r"\s*0\d").any())
+
+    def _read_fields(self, **options: Any) -> Any:
+        import pandas as pd
+
+        stream = io.StringIO(self.text, newline="")
+        stream.seek(self.start)
+        places = list(range(self.width))
+        frame = pd.read_csv(
+            stream, sep=self.delimiter, header=None, names=places, index_col=False, keep_default_na=False, **options
+        )
+        # If a row has more fields than the header, the additional fields are empty, because such a row only ends with
+        # additional delimiters.
+        return frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
 
 
 def open_regular_file(path: Path) -> BinaryIO:
@@ -27,27 +120,196 @@ def read_regular_file(path: Path) -> bytes:
         return stream.read()
 
 
-def read_csv_frame(field: str, path: Path) -> Any:
-    """Return a table with a header as a DataFrame. Raise InputError about `field` if it cannot be read as CSV."""
-    # Importing pandas is slow, and workers do not need it.
-    import pandas as pd
-
-    try:
-        refuse_irregular_file(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", pd.errors.ParserWarning)
-            # Without `index_col`, pandas takes the first field of rows that are longer than the header as a row name.
-            # The other columns are then shifted.
-            frame = pd.read_csv(path, index_col=False)
-    except pd.errors.ParserWarning:
-        raise InputError(field, "its rows have more fields than its header", hint="give every column a name") from None
-    except (OSError, ValueError) as error:
-        raise InputError(field, f"it cannot be read as CSV: {read_failure(error)}") from error
-    if len(frame.columns) == 1 and any(delimiter in str(frame.columns[0]) for delimiter in ";\t"):
-        raise InputError(field, f"its header is {frame.columns[0]!r}", expected="columns separated by commas")
-    return frame
-
-
 def refuse_irregular_file(path: Path) -> None:
     """Raise OSError if the path is not a regular file. A library that reads a named pipe could block for ever."""
     open_regular_file(path).close()
+
+
+def read_frame(field: str, path: Path) -> Any:
+    """Return the rows of a table as a pandas DataFrame (see `TableFile.frame`).
+
+    Args:
+        field: The option that names the file. It is the start of the field of an error.
+        path: The file.
+    """
+    try:
+        return open_table(str(path)).frame()
+    except InputError as error:
+        raise locate_error(error, field) from None
+
+
+def open_table(path: str) -> TableFile:
+    """Read a table from a file.
+
+    Raises:
+        InputError: The file is not a table. For example, a row and the header differ in length.
+    """
+    text = _read_text(path)
+    hint = EXCEL_HINT.match(text)
+    if hint is None:
+        delimiter = _guess_delimiter(text)
+    else:
+        delimiter = hint["delimiter"]
+        # The line break stays, so that the line numbers in errors are correct.
+        text = text[hint.end() :]
+    try:
+        names, line, start, offset_lines = _find_header(text, delimiter)
+        if not names:
+            raise InputError(path, "it is empty", expected="a header and rows")
+        width = len(names)
+        stream = io.StringIO(text, newline="")
+        stream.seek(start)
+        reader = _make_reader(stream, delimiter)
+        rows = 0
+        for row in reader:
+            width = max(width, len(row))
+            if _is_blank(row):
+                continue
+            if len(row) < len(names) or any(row[len(names) :]):
+                raise _wrong_length(f"{path} line {offset_lines + reader.line_num}", row, names, line)
+            rows += 1
+    except csv.Error as error:
+        problem = f"it cannot be read as CSV ({error})"
+        raise InputError(path, problem, expected=f"columns divided by {DIVIDED_BY}") from None
+    if len(names) == 1 and " " in names[0]:
+        raise InputError(path, f"it has one column {names[0]!r}", expected=f"columns divided by {DIVIDED_BY}")
+    if not rows:
+        raise InputError(path, "it has no row below its header")
+    named = tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
+    for place, name in enumerate(named):
+        if name in named[:place]:
+            remedy = NO_HEADER_HINT if is_number(name) else "rename one of them"
+            raise InputError(path, f"it has two columns {name!r}", hint=remedy)
+    return TableFile(path, text, delimiter, named, start, width)
+
+
+def is_unnamed(name: str) -> bool:
+    """Return True for the placeholder of a missing column name, such as `Unnamed: 3`."""
+    return name.startswith("Unnamed: ") and name[len("Unnamed: ") :].isdecimal()
+
+
+def list_names(names: Collection[Any]) -> str:
+    """Return at most `SHOWN_NAMES` names as text for an error."""
+    shown = ", ".join(str(name) for name in islice(names, SHOWN_NAMES))
+    if len(names) > SHOWN_NAMES:
+        return f"{shown}, ... ({len(names)} in all)"
+    return shown
+
+
+def _read_text(path: str) -> str:
+    try:
+        data = read_regular_file(Path(path))
+    except FileNotFoundError:
+        raise InputError(path, "there is no such file") from None
+    except OSError as error:
+        raise InputError(path, f"it cannot be read ({error.strerror or error})") from None
+    unpack = PACKED.get(Path(path).suffix.lower())
+    if unpack is not None:
+        try:
+            data = unpack(data)
+        except (OSError, EOFError, lzma.LZMAError, ValueError, zlib.error) as error:
+            raise InputError(path, f"it cannot be unpacked ({error})") from None
+    return _decode_text(path, data)
+
+
+def _decode_text(path: str, data: bytes) -> str:
+    # Spreadsheets often write Windows-1252, which does not define five of the 256 bytes. A file with one of these five
+    # bytes is read as latin-1.
+    encodings = ["utf-8", "cp1252", "latin-1"]
+    if data.startswith(codecs.BOM_UTF8):
+        encodings = ["utf-8-sig"]
+    elif data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        encodings = ["utf-16"]
+    for encoding in encodings:
+        with suppress(UnicodeDecodeError):
+            text = data.decode(encoding)
+            if "\0" not in text:
+                return text
+    raise InputError(path, "it is not a text file", expected="a table such as CSV")
+
+
+def _make_reader(stream: io.StringIO, delimiter: str) -> Any:
+    return csv.reader(stream, delimiter=delimiter, skipinitialspace=True, strict=True)
+
+
+def _is_blank(row: list[str]) -> bool:
+    return not any(field.strip() for field in row)
+
+
+def _is_comment(row: list[str]) -> bool:
+    return bool(row) and row[0].startswith("#")
+
+
+def _first_rows(text: str, delimiter: str) -> Iterator[list[str]]:
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
+    try:
+        for row in islice(reader, SNIFFED_ROWS):
+            if not _is_blank(row) and not _is_comment(row):
+                yield row
+    except csv.Error:
+        return
+
+
+def _guess_delimiter(text: str) -> str:
+    """Return the delimiter with which the largest share of the rows has as many fields as the header.
+
+    The header must have at least two fields.
+    """
+    best, best_score = ",", (0.0, 1)
+    for delimiter in DELIMITERS:
+        rows = list(_first_rows(text, delimiter))
+        if not rows or len(rows[0]) < 2:
+            continue
+        columns = len(rows[0])
+        alike = sum(len(row) == columns for row in rows[1:])
+        score = (alike / max(1, len(rows) - 1), columns)
+        if score > best_score:
+            best, best_score = delimiter, score
+    return best
+
+
+def _find_header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
+    """Return the column names, the header's line number, and the position and line number of the header's end.
+
+    Comments above the header are skipped. A line such as `#id,x,label` is the header if a row with numbers follows.
+    """
+    stream = io.StringIO(text, newline="")
+    reader = _make_reader(stream, delimiter)
+    comment: tuple[list[str], int, int, int] | None = None
+    for row in reader:
+        if _is_blank(row):
+            continue
+        place = [field.strip() for field in row], reader.line_num, stream.tell(), reader.line_num
+        if not _is_comment(row):
+            is_data = any(is_number(field) for field in row)
+            if comment is not None and is_data and len(comment[0]) == len(row) > 1:
+                names = [comment[0][0].removeprefix("#").strip(), *comment[0][1:]]
+                return names, *comment[1:]
+            return place
+        comment = place
+    return [], 0, 0, 0
+
+
+def is_number(text: str) -> bool:
+    """Return True if `float` can convert the text."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _wrong_length(field: str, row: list[str], names: list[str], header_line: int) -> InputError:
+    hint = "fill in the missing fields"
+    if len(row) > len(names):
+        hint = "name every column, and put a value that contains the delimiter in quotes"
+    expected = f"{len(names)} fields, as the header in line {header_line} has ({list_names(names)})"
+    return InputError(field, got=len(row), expected=expected, hint=hint)
+
+
+def _strip_words(column: Any) -> Any:
+    import pandas as pd
+
+    codes, words = pd.factorize(column.astype(object), use_na_sentinel=True)
+    values = [str(word).strip() or None for word in words]
+    return pd.Series([None if code < 0 else values[code] for code in codes.tolist()], column.index, dtype=object)

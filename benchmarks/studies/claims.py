@@ -92,6 +92,8 @@ def compare_results(claim: PaperClaim, results: Sequence[Result]) -> list[Advant
             where = ", ".join(name for name in (result.size, column) if name and name != EVERYWHERE)
             less = metric.better == "less"
             gained = measure_advantage(where, (better, worse), lines[0], lines[1], less=less, ratio=metric.own_units)
+            if gained.n == 1 and not metric.fixed:
+                gained = replace(gained, low=-math.inf, high=math.inf, p=math.nan)
             percent = "%" in metric.name
             if gained.is_coarse(percent=percent):
                 gained = replace(gained, coarse=True, enough_seeds=gained.seeds_to_decide(percent=percent))

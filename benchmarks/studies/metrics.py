@@ -27,6 +27,7 @@ class Metric:
         own_units: True if our units differ from the paper's. Then only ratios of values can be compared with the paper.
         within: The smallest and the largest possible value.
         target: The accuracy, from 0 to 1, that the metric waits for, or one per data set; None if there is none.
+        fixed: True if the value hardly depends on the seed, so that a run with one seed can decide a claim.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Metric:
     own_units: bool = False
     within: tuple[float, float] = (0.0, math.inf)
     target: float | Mapping[str, float] | None = None
+    fixed: bool = False
 
     def target_for(self, dataset: str) -> float | None:
         """Return the target accuracy on a data set, from 0 to 1."""
@@ -231,6 +233,7 @@ def upload_size(which: Literal["least", "most"]) -> Metric:
         lambda history: pick(line["bytes_up"] for line in _lines_of_kind(history, "commit")) / 4e3,
         "less",
         ".1f",
+        fixed=True,
     )
 
 
@@ -243,4 +246,4 @@ def _flops_per_sample(history: History) -> float:
     return 1e-6 * flops / (len(commits) * experiment.local_steps * experiment.batch_size)
 
 
-FLOPS_PER_SAMPLE = Metric("MFLOP a sample", _flops_per_sample, "less", ".1f")
+FLOPS_PER_SAMPLE = Metric("MFLOP a sample", _flops_per_sample, "less", ".1f", fixed=True)

@@ -16,7 +16,7 @@ CLASSES = {
     "cifar10": 10,
     "cifar10-subset": 10,
     "agnews": 4,
-    "emnist": 47,
+    "emnist": 62,
     "cifar100": 100,
     "roles": 62,
 }

@@ -330,7 +330,7 @@ def _compare_orders(group: Sequence[Entry]) -> Iterator[str]:
 
 
 def _judge_claim(claim: Claim, column: str, numbers: Sequence[Entry]) -> str:
-    """Return a sentence that states if a claim holds in `column`."""
+    """Return a sentence that states if a claim holds in `column`. Only a significant difference decides."""
     named = {e.row: e for e in numbers if e.column == column and e.metric.name == claim.metric}
     if not {claim.better, claim.worse} <= named.keys():
         return f"{claim.source}: {claim.better} and {claim.worse} were not both run{_at_column(column)}."
@@ -338,8 +338,10 @@ def _judge_claim(claim: Claim, column: str, numbers: Sequence[Entry]) -> str:
     worse = named[claim.worse]
     if not (better.values and worse.values):
         return f"{claim.source}: a run of {claim.better} or {claim.worse} failed{_at_column(column)}."
-    holds = "holds" if _mean_advantage(better, worse) > 0 else "DOES NOT HOLD"
-    return f"{claim.source}: {holds} here{_at_column(column)}: {_describe_pair(better, worse)} ({claim.metric})."
+    verdict = "is not decided"
+    if _is_significant(better, worse):
+        verdict = "holds" if _mean_advantage(better, worse) > 0 else "DOES NOT HOLD"
+    return f"{claim.source}: {verdict} here{_at_column(column)}: {_describe_pair(better, worse)} ({claim.metric})."
 
 
 def _at_column(column: str) -> str:

@@ -50,8 +50,8 @@ MAX_SEEDS = 1_000_000
 class Advantage:
     """The advantage of one number over another, as a difference or a ratio, with its 95 % interval.
 
-    `low` equals `high` if the numbers do not depend on the seed. Both are infinite if all seeds of one row reached the
-    target and no seed of the other row did.
+    `low` equals `high` if the advantage is the same for every seed, or if there is only one seed. Both are infinite if
+    all seeds of one row reached the target and no seed of the other row did.
 
     Attributes:
         where: The size of the study and the column of the numbers.

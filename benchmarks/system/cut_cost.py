@@ -18,6 +18,7 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
 from benchmarks.system.rows import read_table, write_table
 from fedraa.models.build import build_model
 from fedraa.submodels import IndexSet, Traced, measure_cost, take_prefix
@@ -125,6 +126,8 @@ def main(models: tuple[str, ...] = tuple(MODELS), repeats: int = 9, out: Path = 
         repeats: The number of measured steps of each model.
         out: The table.
     """
+    refuse_unknown_names("models", models, MODELS)
+    refuse_below_one("repeats", repeats)
     torch.manual_seed(0)
     torch.set_num_threads(1)
     lines: dict[str, dict[str, object]] = {line["model"]: dict(line) for line in read_table(out)}

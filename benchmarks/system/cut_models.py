@@ -28,6 +28,7 @@ from rich.console import Console
 
 from benchmarks.system.cut_check import check_cut, grouped_share, random_cut
 from benchmarks.system.cut_zoo import LIBRARIES, build_zoo_model, list_models
+from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.rows import read_table, write_table
 from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure_cost, trace_module
@@ -125,6 +126,7 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
         libraries: The tested libraries.
         out: The CSV file of the table.
     """
+    refuse_unknown_names("libraries", libraries, LIBRARIES)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     rows: dict[str, Row] = {line["model"]: dict(line) for line in read_table(out)}

@@ -88,7 +88,7 @@ def list_models(library: str) -> list[str]:
 def build_zoo_model(name: str) -> tuple[nn.Module, Tree]:
     """Return the model `library:name` with random weights, and a batch for it.
 
-    Raises ValueError if the library or the model does not exist.
+    Raises ValueError if the library does not exist or is not installed.
     """
     library, _, model = name.partition(":")
     if library not in LIBRARIES or not model:
@@ -96,7 +96,11 @@ def build_zoo_model(name: str) -> tuple[nn.Module, Tree]:
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return LIBRARIES[library](model)
+        try:
+            return LIBRARIES[library](model)
+        except ModuleNotFoundError as error:
+            hint = "install it: pip install 'fedraa[zoo]'"
+            raise InputError("model", f"{name} needs the package {error.name}", hint=hint) from None
 
 
 def _import_torchvision() -> Any:

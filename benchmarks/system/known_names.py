@@ -1,4 +1,4 @@
-"""Check the names in the options of a measurement."""
+"""Check the names and the numbers in the options of a measurement."""
 
 from collections.abc import Iterable
 
@@ -17,3 +17,9 @@ def refuse_unknown_names(option: str, names: Iterable[str], known: Iterable[str]
     for name in names:
         if name not in known:
             raise InputError(option, got=name, expected=f"one of {', '.join(known)}")
+
+
+def refuse_below_one(option: str, number: int) -> None:
+    """Raise InputError if the number of an option is below 1."""
+    if number < 1:
+        raise InputError(option, got=number, expected="at least 1")

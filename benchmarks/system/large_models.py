@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
 from benchmarks.system.rows import read_table, write_table
 from benchmarks.system.trials import synthetic_dataset
 from fedraa.client.trainer import Work
@@ -84,6 +85,8 @@ def main(
         repeats: The number of updates per client.
         out: The CSV file.
     """
+    refuse_unknown_names("methods", methods, METHODS)
+    refuse_below_one("repeats", repeats)
     lines = {line["method"]: line for line in read_table(out)}
     for method in methods:
         code = f"from benchmarks.system.large_models import {measure_method.__name__} as measure; "
@@ -107,7 +110,7 @@ def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
     start = memory_bytes()
     server = make_server(spec, lambda *_, **__: None)
     within, ends = measure_updates(spec, server, repeats, existing)
-    buffers = METHODS.get(method, 1)
+    buffers = METHODS[method]
     kept = max(one.kept for one in within + ends)
     update = max(one.update for one in within + ends)
     ratio = median(one.ratio for one in within)

@@ -27,6 +27,7 @@ from benchmarks.system.known_names import refuse_unknown_names
 from benchmarks.system.processes import start_tree
 from benchmarks.system.rows import add_missing_rows, read_rows
 from benchmarks.system.two_hosts import Host, Link, two_hosts
+from fedraa.errors import InputError
 from fedraa.rundir.file_names import EVENTS, SUMMARY
 from fedraa.rundir.history import History
 
@@ -97,6 +98,8 @@ def main(
         servers: The hosts of the server: near, far, or both.
         out: The CSV file to which rows are added.
     """
+    if os.geteuid():
+        raise InputError("link_faults", "it makes network namespaces", hint="run it as root")
     refuse_unknown_names("faults", faults, FAULTS)
     refuse_unknown_names("servers", servers, SERVERS)
     with TemporaryDirectory(prefix="fedraa-link-") as name:

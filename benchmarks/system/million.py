@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
 from fedraa.api import run
 from fedraa.callbacks import Callback
 from fedraa.data import FederatedDataset
@@ -111,6 +112,8 @@ def main(
         repeats: The number of runs for each method and number of clients.
         out: The CSV file.
     """
+    refuse_unknown_names("methods", methods, RUNS)
+    refuse_below_one("repeats", repeats)
     rows = []
     for method in methods:
         results: dict[int, list[dict[str, Any]]] = {count: [] for count in clients}

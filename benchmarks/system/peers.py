@@ -30,11 +30,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.system.known_names import refuse_unknown_names
+from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
 from benchmarks.system.peer_programs.peer_work import Work
 from benchmarks.system.processes import list_descendants, start_tree, unique_bytes
 from benchmarks.system.rows import read_table, write_table
-from fedraa.errors import InputError, RunFailed
+from fedraa.errors import RunFailed
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "peers.csv"
@@ -149,8 +149,7 @@ def main(
     """
     refuse_unknown_names("workloads", workloads, WORKLOADS)
     refuse_unknown_names("systems", systems, SYSTEMS)
-    if repeats < 1:
-        raise InputError("repeats", got=repeats, expected="at least 1")
+    refuse_below_one("repeats", repeats)
     names = list(dict.fromkeys(["bare", *systems]))
     pythons = {name: find_python(SYSTEMS[name], environments) for name in names}
     rows = read_rows(out)

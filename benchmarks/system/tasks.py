@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from benchmarks.system.bare import build_mlp
 from benchmarks.system.gpu import open_executor
+from benchmarks.system.known_names import refuse_below_one
 from benchmarks.system.rows import write_table
 from benchmarks.system.throughput import start_cluster
 from benchmarks.system.trials import CORES, cpu_seconds_of_all, synthetic_dataset
@@ -31,7 +32,6 @@ from fedraa.config.experiment import Experiment
 from fedraa.data import Federated
 from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
-from fedraa.errors import InputError
 
 RESULTS = Path(__file__).parents[1] / "results" / "tasks.csv"
 Engine = Literal["local", "ray"]
@@ -54,8 +54,7 @@ def main(
         rounds: The number of measured rounds.
         out: The CSV file to write.
     """
-    if rounds < 1:
-        raise InputError("rounds", got=rounds, expected="at least 1")
+    refuse_below_one("rounds", rounds)
     rows = [measure_overhead(engine, width, clients, rounds) for engine, width in product(engines, hidden)]
     table = Table(*rows[0])
     for row in rows:

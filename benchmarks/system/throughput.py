@@ -22,7 +22,7 @@ from actors.cluster.memory import return_freed_memory
 from actors.worker.worker import Worker
 from benchmarks.system.bare import Spent
 from benchmarks.system.footprint import measure_footprint, measure_memory
-from benchmarks.system.known_names import refuse_unknown_names
+from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
 from benchmarks.system.trials import (
     CORES,
     MODELS,
@@ -123,8 +123,7 @@ def check_settings(
         if not 1 <= count <= samples:
             raise InputError("clients", got=count, expected=f"numbers from 1 to {samples}, the number of samples")
     refuse_unknown_names("models", models, MODELS)
-    if repeats < 1:
-        raise InputError("repeats", got=repeats, expected="at least 1")
+    refuse_below_one("repeats", repeats)
     if out is not None and not out.parent.is_dir():
         raise InputError("out", f"there is no folder {out.parent}", hint="make this folder, or choose another")
 

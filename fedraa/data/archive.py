@@ -4,13 +4,14 @@ The optional arrays `clients_train` and `clients_test` name the client of each r
 """
 
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedraa.data.check import NAMES, Array, Targets, as_tokens, check_arrays, check_inputs, count_classes
-from fedraa.data.dataset import Dataset, Features, as_float32, require_finite
+from fedraa.data.check import NAMES, Array, Targets, as_dataset, convert_arrays
+from fedraa.data.dataset import Dataset
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.errors import InputError, locate_error, read_failure
 from fedraa.reading import open_regular_file
@@ -35,14 +36,14 @@ def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedD
     """
     field = f"dataset {str(path)!r}"
     arrays = _read_arrays(path, field)
+    x_train, y_train, x_test, y_test = (arrays[name] for name in NAMES)
+    if not any(name in arrays for name in OWNERS):
+        # The errors of `as_dataset` contain the name of the data set.
+        return replace(as_dataset(Dataset(str(path), x_train, y_train, x_test, y_test), targets), name=path.stem)
     try:
-        if OWNERS[0] not in arrays:
-            return _make_dataset(path.stem, arrays, targets)
         train, test = (_owners_of_rows(arrays, name) for name in OWNERS)
         # `divide_dataset` checks the targets later, because its error can name the client.
-        check_inputs(arrays)
-        x_train, x_test = _convert_inputs(arrays)
-        y_train, y_test = arrays["y_train"], arrays["y_test"]
+        x_train, x_test = convert_arrays(arrays)
         return FederatedDataset(path.stem, (x_train, y_train), (x_test, y_test), None, train, test)
     except ValueError as error:
         raise locate_error(error, field) from error
@@ -82,30 +83,3 @@ def _owners_of_rows(arrays: dict[str, Array], name: str) -> list[Any] | None:
         raise InputError(name, got=arrays[name], expected="an array [samples] with the client of each sample")
     owners: list[Any] = arrays[name].tolist()
     return owners
-
-
-def _convert_inputs(arrays: dict[str, Array]) -> list[Features]:
-    """Return x_train and x_test as tokens or float32.
-
-    The values of x_train are checked later, in `divide_dataset`, where an error can name the client.
-    """
-    tokens = as_tokens(arrays)
-    if tokens is not None:
-        return tokens
-    x_train, x_test = (as_float32(arrays[name], name) for name in ("x_train", "x_test"))
-    return [x_train, require_finite("x_test", x_test)]
-
-
-def _make_dataset(name: str, arrays: dict[str, Array], targets: Targets | None) -> Dataset:
-    if targets is not None:
-        check_inputs(arrays)
-        y_train, y_test, classes = targets(arrays["y_train"], arrays["y_test"], 0)
-        x_train, x_test = _convert_inputs(arrays)
-        return Dataset(name, x_train, y_train, x_test, y_test, classes)
-    check_arrays(arrays)
-    y_train, y_test = arrays["y_train"], arrays["y_test"]
-    classes = count_classes(y_train)
-    if y_test.max() >= classes:
-        raise InputError("y_test", got=int(y_test.max()), expected=f"labels of y_train, from 0 to {classes - 1}")
-    x_train, x_test = _convert_inputs(arrays)
-    return Dataset(name, x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64), classes)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from fedraa.data.dataset import Dataset, Features, as_float32, require_finite
-from fedraa.data.tree import Tree, refuse_masked
+from fedraa.data.tree import Tree, refuse_masked, tensor_array
 from fedraa.errors import InputError, first_line, locate_error
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
@@ -104,10 +104,24 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
     if all(isinstance(x, tuple) and _are_inputs(x, y) for x, y in zip(both, (y_train, y_test), strict=True)):
         pair_list = [_convert_named_input(i, *pair, y_train, y_test) for i, pair in enumerate(zip(*both, strict=True))]
         return tuple(train for train, _ in pair_list), tuple(test for _, test in pair_list)
-    arrays = {"x_train": _as_array("x_train", both[0]), "x_test": _as_array("x_test", both[1])}
-    check_inputs(arrays | {"y_train": y_train, "y_test": y_test})
-    x_train, x_test = as_tokens(arrays) or [_as_float32(name, x) for name, x in arrays.items()]
-    return x_train, x_test
+    x_train, x_test = (_as_array(name, x) for name, x in zip(("x_train", "x_test"), both, strict=True))
+    return convert_arrays({"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test})
+
+
+def convert_arrays(arrays: Mapping[str, Array]) -> tuple[Features, Features]:
+    """Return x_train and x_test as tokens, int64 [n, length], or as features, float32 [n, ...].
+
+    Args:
+        arrays: The arrays x_train, y_train, x_test and y_test.
+
+    Raises:
+        InputError: An array of inputs is malformed, or has another length than its targets.
+    """
+    _check_inputs(arrays)
+    tokens = _as_tokens(arrays)
+    if tokens is not None:
+        return tokens
+    return _as_float32("x_train", arrays["x_train"]), _as_float32("x_test", arrays["x_test"])
 
 
 def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
@@ -145,13 +159,6 @@ def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_t
     return x_train, x_test
 
 
-def check_arrays(arrays: Mapping[str, Array]) -> None:
-    """Raise InputError if the arrays x_train, y_train, x_test and y_test are not samples with one label each."""
-    check_inputs(arrays)
-    for name in ("y_train", "y_test"):
-        _check_labels(name, arrays[name])
-
-
 def _check_labels(name: str, y: Array) -> None:
     refuse_nan_labels(name, y)
     if y.ndim != 1 or y.dtype.kind not in "iu":
@@ -187,7 +194,7 @@ def hint_for_labels(y: Array) -> str:
     return ""
 
 
-def check_inputs(arrays: Mapping[str, Array]) -> None:
+def _check_inputs(arrays: Mapping[str, Array]) -> None:
     """Raise InputError if x_train or x_test is malformed or has another length than its targets."""
     for split in ("train", "test"):
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
@@ -200,7 +207,7 @@ def check_inputs(arrays: Mapping[str, Array]) -> None:
             hint = "pass x.astype('float32')" if x.dtype.kind == "b" else ""
             raise InputError(f"x_{split}", got=x, expected="numbers", hint=hint)
         if y.ndim < 1:
-            raise InputError(f"y_{split}", got=y.item(), expected="an array with a row for each sample")
+            raise _not_an_array(f"y_{split}", y)
         if len(x) != len(y):
             raise InputError(f"y_{split}", got=y, expected=f"a row for each of {len(x)} samples in x_{split}")
     x_train, x_test = arrays["x_train"], arrays["x_test"]
@@ -208,7 +215,7 @@ def check_inputs(arrays: Mapping[str, Array]) -> None:
         raise InputError("x_test", got=x_test, expected=f"samples of shape {list(x_train.shape[1:])}, as in x_train")
 
 
-def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
+def _as_tokens(arrays: Mapping[str, Array]) -> tuple[Features, Features] | None:
     """Return x_train and x_test as int64 if they are tokens, otherwise None.
 
     Tokens are integers [n, length] of any type except uint8.
@@ -223,12 +230,18 @@ def as_tokens(arrays: Mapping[str, Array]) -> list[Features] | None:
         if x.min() < 0:
             hint = "if these are features, pass x.astype('float32')"
             raise InputError(name, got=int(x.min()), expected="tokens of 0 or more", hint=hint)
-    return [np.require(x, np.int64, ["C", "W"]) for x in both]
+    x_train, x_test = (np.require(x, np.int64, ["C", "W"]) for x in both)
+    return x_train, x_test
+
+
+def check_class_count(field: str, classes: Any) -> None:
+    """Raise InputError about `field` if `classes` is not an integer from 1."""
+    if isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 1:
+        raise InputError(field, got=classes, expected="the number of classes")
 
 
 def _check_classes(classes: Any, arrays: Mapping[str, Array]) -> None:
-    if isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 1:
-        raise InputError("classes", got=classes, expected="the number of classes")
+    check_class_count("classes", classes)
     for name in ("y_train", "y_test"):
         largest = int(arrays[name].max())
         if largest >= classes:
@@ -238,20 +251,23 @@ def _check_classes(classes: Any, arrays: Mapping[str, Array]) -> None:
 
 def _as_array(name: str, values: Any) -> Array:
     refuse_masked(name, values)
+    if not isinstance(values, list | tuple) and not hasattr(values, "__array__"):
+        raise _not_an_array(name, values)
     try:
         if isinstance(values, list | tuple) and values and all(isinstance(item, torch.Tensor) for item in values):
             values = torch.stack(tuple(values))
         if isinstance(values, torch.Tensor):
-            values = values.detach().cpu()
-            # NumPy has no bfloat16.
-            if values.dtype is torch.bfloat16:
-                values = values.float()
-            return np.asarray(values.numpy())
-        if isinstance(values, list | tuple) or hasattr(values, "__array__"):
-            return np.asarray(values)
+            values = tensor_array(values)
+        array = np.asarray(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(name, f"it cannot be converted to one array ({first_line(error)})", got=values) from None
-    raise InputError(name, got=values, expected="an array, a tensor or a list")
+    if not array.ndim:
+        raise _not_an_array(name, values)
+    return array
+
+
+def _not_an_array(name: str, values: Any) -> InputError:
+    return InputError(name, got=values, expected="an array, a tensor or a list, with a row for each sample")
 
 
 def _as_float32(name: str, x: Array) -> Features:

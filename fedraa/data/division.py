@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedraa.data.check import Targets, as_dataset
+from fedraa.data.check import Targets, as_dataset, count_classes
 from fedraa.data.dataset import Dataset, not_finite
 from fedraa.data.federated import Federated, federate_dataset
 from fedraa.data.measured import read_measured
@@ -177,8 +177,7 @@ def _of_clients(data: FederatedDataset, how: DivisionSettings) -> Federated:
     _check_owners(data, "clients", data.clients, len(y))
     _check_owners(data, "test_clients", data.test_clients, len(y_test))
     if how.targets is None:
-        classes = classes or _count_classes(y)
-        _check_labels(data, y, classes)
+        classes = _check_labels(data, y)
     whole = None
     if steady and _is_held(rows):
         whole = read_whole(rows, generators, how.seed)
@@ -210,7 +209,7 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
     sizes = np.asarray(dataset.sizes)
     if sizes.dtype.kind not in "iu" or sizes.ndim > 1:
         raise InputError("sizes", got=dataset.sizes, expected="one whole number, or one per client")
-    sizes = np.full(how.clients, sizes) if sizes.ndim == 0 else sizes.astype(np.int64)
+    sizes = np.full(how.clients, sizes, np.int64) if sizes.ndim == 0 else sizes.astype(np.int64)
     if len(sizes) != how.clients:
         hint = f"use --clients {len(sizes)}"
         raise InputError("clients", got=how.clients, expected=f"the {len(sizes)} clients of the data", hint=hint)
@@ -265,6 +264,10 @@ def _make_streamed(
         names: The names of the clients in the data. None if they have no names.
         unsteady: True if two reads of a sample can give different results.
     """
+    if how.targets is None:
+        row = find_unknown_label(as_labels(test.y, "test labels"), classes)
+        if row is not None:
+            raise InputError(f"test row {row}", got=int(test.y[row]), expected=f"labels from 0 to {classes - 1}")
     nothing = Transforms((), how.seed)
     plain = ClientSource(
         dataset.name,
@@ -350,24 +353,20 @@ def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | 
             raise InputError(f"{field} row {row}", got=owner, expected="a client for every sample")
 
 
-def _count_classes(y: Array) -> int:
-    """Return the largest label plus 1, or 1 if the targets are not labels."""
-    if y.dtype.kind not in "iu" or not y.size:
-        return 1
-    return int(y.max()) + 1
-
-
 def _check_classes(dataset: FederatedDataset, classes: int) -> None:
     if dataset.classes not in (None, classes):
         raise InputError("classes", got=dataset.classes, expected=f"{classes}, as in the targets", hint="leave it out")
 
 
-def _check_labels(dataset: FederatedDataset, y: Array, classes: int) -> None:
-    as_labels(y)
+def _check_labels(dataset: FederatedDataset, y: Array) -> int:
+    """Return the number of classes. Raise InputError if a training target is not a label."""
+    y = as_labels(y)
+    classes = dataset.classes or count_classes(y)
     row = find_unknown_label(y, classes)
     if row is not None:
         owner = "" if dataset.clients is None else f" of client {dataset.clients[row]!r}"
         raise InputError(f"row {row}{owner}", got=int(y[row]), expected=f"labels from 0 to {classes - 1}")
+    return classes
 
 
 def _with_client(error: ValueError, dataset: FederatedDataset, y: Array, how: DivisionSettings) -> ValueError:

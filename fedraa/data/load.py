@@ -19,10 +19,10 @@ from fedraa.data.dataset import Dataset, as_float32
 from fedraa.data.natural import NATURAL, read_shakespeare
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.files import read_csv, read_folder, read_hugging_face, read_npy
-from fedraa.data.sources.table_file import PACKED
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
 from fedraa.errors import InputError, locate_in_dataset, no_effect_error, suggest_closest
+from fedraa.reading import PACKED
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {
     "folder": read_folder,
@@ -121,8 +121,8 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
     """
     kind = name.partition("(")[0].strip()
     try:
+        files = FILES | {"csv": partial(read_csv, classes=classes)}
         if kind in FILES and name.endswith(")"):
-            files = FILES | {"csv": partial(read_csv, classes=classes)}
             source: FederatedDataset = ComponentRegistry("dataset", (), files).resolve(name)
             return source
         if _is_table(name):
@@ -130,7 +130,7 @@ def _in_files(name: str, *, classes: bool) -> FederatedDataset | None:
         kind, _, path = name.partition(":")
         if not path or kind not in FILES:
             return None
-        return FILES[kind](path)
+        return files[kind](path)
     except ValueError as error:
         if isinstance(error, InputError) and error.field.split()[0] == "dataset":
             raise

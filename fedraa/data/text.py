@@ -1,7 +1,6 @@
 """Conversion of texts to token ids, and the data set AG News (Zhang et al. 2015)."""
 
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -11,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
-from fedraa.errors import InputError, read_failure
-from fedraa.reading import refuse_irregular_file
+from fedraa.errors import InputError, locate_error
+from fedraa.reading import open_table
 
 VOCABULARY = 10_000
 """Number of token ids. Id 0 is padding, id 1 is any rare word, and every other id is one frequent word."""
@@ -66,23 +65,14 @@ def encode_texts(texts: Sequence[Sequence[str]], ids: dict[str, int], length: in
 
 
 def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
-    # Importing pandas is slow, and workers do not need it.
-    import pandas as pd
-
-    field = f"dataset 'agnews': {path}"
     try:
-        refuse_irregular_file(path)
-        frame = pd.read_csv(path, usecols=["label", "text"], dtype={"text": str}, keep_default_na=False)
-    except FileNotFoundError:
-        expected = f"AG News with the columns label (0 to {_CLASSES - 1}) and text"
-        raise InputError(field, "there is no such file", expected=expected) from None
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise InputError(field, f"it cannot be read ({read_failure(error)})") from error
-    if frame.empty or not pd.api.types.is_integer_dtype(frame["label"]):
-        raise InputError(field, "it lacks rows or labels", expected="rows, each with an integer label")
-    # Without a copy, the array could be read-only.
-    labels = frame["label"].to_numpy(np.int64, copy=True)
-    wrong = labels[(labels < 0) | (labels >= _CLASSES)]
-    if wrong.size:
-        raise InputError(field, got=int(wrong[0]), expected=f"labels from 0 to {_CLASSES - 1}")
-    return labels, [split_words(text)[:LENGTH] for text in frame["text"]]
+        table = open_table(str(path)).texts(("label", "text"))
+    except InputError as error:
+        raise locate_error(error, "dataset 'agnews'") from None
+    known = {str(label): label for label in range(_CLASSES)}
+    for row, label in enumerate(table["label"]):
+        if label not in known:
+            field = f"dataset 'agnews': {path} row {row + 1} label"
+            raise InputError(field, got=label, expected=f"labels from 0 to {_CLASSES - 1}")
+    labels = table["label"].map(known).to_numpy(np.int64, copy=True)
+    return labels, [split_words(text)[:LENGTH] for text in table["text"]]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fedraa.errors import InputError
 
@@ -14,6 +15,14 @@ CHECKED_ROWS = 4096
 Array = npt.NDArray[Any]
 Tree = Any
 """An array [n, ...], or a dict or a tuple of such arrays, all with n rows."""
+
+
+def tensor_array(tensor: torch.Tensor) -> Array:
+    """Return the values of a tensor. bfloat16 becomes float32, because NumPy has no bfloat16."""
+    tensor = tensor.detach().cpu()
+    if tensor.dtype is torch.bfloat16:
+        tensor = tensor.float()
+    return np.asarray(tensor.numpy())
 
 
 def map_tree(function: Callable[[Any], Any], tree: Tree) -> Tree:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.data.check import check_arrays
-from fedraa.data.dataset import Dataset, Labels, as_float32
-from fedraa.errors import InputError, first_line, locate_error
+from fedraa.data.check import as_dataset
+from fedraa.data.dataset import Dataset, Labels
+from fedraa.errors import InputError, first_line
 
 Images = npt.NDArray[np.uint8]
 Arrays = tuple[Images, Labels, Images, Labels]
@@ -60,10 +60,9 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
     if name == "emnist":
         x_train, y_train, x_test, y_test = x_train[::5], y_train[::5], x_test[::5], y_test[::5]
     try:
-        check_arrays({"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test})
-    except ValueError as error:
-        raise locate_error(error, f"dataset {name!r} in {data_dir}") from None
-    return Dataset(name, as_float32(x_train), y_train, as_float32(x_test), y_test, classes=int(y_train.max()) + 1)
+        return as_dataset(Dataset(name, x_train, y_train, x_test, y_test))
+    except InputError as error:
+        raise error.with_field(f"{error.field} in {data_dir}") from None
 
 
 def _refuse_pipes(place: Path) -> None:

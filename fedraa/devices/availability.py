@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedraa.errors import InputError
-from fedraa.reading import read_csv_frame
+from fedraa.reading import read_frame
 from fedraa.rng import generator
 
 Spans = list[tuple[float, float]]
@@ -211,12 +211,9 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     import pandas as pd
 
     field = f"availability: {path}"
-    frame = read_csv_frame(field, path)
+    frame = read_frame("availability", path)
     if list(frame.columns) != ["client", "start", "end"]:
         raise InputError(f"{field} columns", got=list(frame.columns), expected="client, start, end")
-    if frame.empty:
-        hint = "give a span for every device that is not always available"
-        raise InputError(field, "it has no row", hint=hint)
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     spans: dict[int, Spans] = {}
     limit = np.inf

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from fedraa.devices.fleet import COLUMNS, WATTS
 from fedraa.errors import InputError
 from fedraa.messages import Floats
-from fedraa.reading import read_csv_frame
+from fedraa.reading import read_frame
 
 
 def read_devices(path: Path, clients: int) -> dict[str, Floats]:
@@ -17,7 +17,7 @@ def read_devices(path: Path, clients: int) -> dict[str, Floats]:
     # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
-    frame = read_csv_frame(f"compute: {path}", path)
+    frame = read_frame("compute", path)
     check_columns(str(path), list(frame.columns))
     if len(frame) != clients:
         expected = f"{clients}, one for each client"

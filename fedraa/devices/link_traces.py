@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.errors import InputError
-from fedraa.reading import read_csv_frame
+from fedraa.reading import read_frame
 
 COLUMNS = ["client", "end", "downlink", "uplink"]
 Row = tuple[float, float, float]
@@ -86,11 +86,9 @@ def read_links(path: Path, clients: int) -> dict[int, LinkTrace]:
     import pandas as pd
 
     field = f"links: {path}"
-    frame = read_csv_frame(field, path)
+    frame = read_frame("links", path)
     if list(frame.columns) != COLUMNS:
         raise InputError(f"{field} columns", got=list(frame.columns), expected=", ".join(COLUMNS))
-    if frame.empty:
-        raise InputError(field, "it has no row", hint="give a row for each span of time of a client")
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
     return _make_traces(field, numbers, clients, frame.to_numpy().tolist())
 

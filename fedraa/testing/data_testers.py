@@ -221,10 +221,11 @@ def data_experiment(part: Any, experiment: Callable[[int], Experiment]) -> Small
 
 
 def _read_two(dataset: Dataset | FederatedDataset) -> tuple[Any, Any]:
-    """Return the inputs and the targets of two test samples."""
+    """Return the inputs and the targets of at most two test samples."""
     if isinstance(dataset, Dataset):
         return map_tree(lambda x: np.asarray(x)[:2], dataset.x_test), np.asarray(dataset.y_test)[:2]
-    x, y = as_rows("test", dataset.test, dataset.input, dataset.target).read(np.arange(2))
+    rows = as_rows("test", dataset.test, dataset.input, dataset.target)
+    x, y = rows.read(np.arange(min(2, len(rows))))
     return x, np.asarray(y)
 
 
@@ -233,4 +234,4 @@ def _count_classes(dataset: Dataset | FederatedDataset) -> int:
         return int(dataset.classes)
     if isinstance(dataset, Dataset):
         return int(np.asarray(dataset.y_train).max() + 1)
-    return int(as_rows("train", dataset.train).labels().max() + 1)
+    return int(as_rows("train", dataset.train, dataset.input, dataset.target).labels().max() + 1)

@@ -34,7 +34,7 @@ def digest_elsewhere(kind: Kind, part: Any) -> list[str]:
     """Return the digests of a component's small experiment in two other processes.
 
     Raises:
-        RuntimeError: A process failed. The message is the last line of the error output.
+        RuntimeError: A process failed. The message is the last line of the error output, or the exit code.
     """
     command = [sys.executable, "-m", __name__, kind.name, json.dumps(describe_component(part))]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -51,7 +51,7 @@ def digest_elsewhere(kind: Kind, part: Any) -> list[str]:
     outputs = [process.communicate() for process in started]
     for process, (_, error) in zip(started, outputs, strict=True):
         if process.returncode:
-            raise RuntimeError(error.strip().splitlines()[-1])
+            raise RuntimeError([f"exit code {process.returncode}", *error.strip().splitlines()][-1])
     return [out.split()[-1] for out, _ in outputs]
 
 

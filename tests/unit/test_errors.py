@@ -1,5 +1,4 @@
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from fedraa.errors import (
     locate_in_dataset,
     suggest_closest,
 )
-from fedraa.reading import read_csv_frame
 
 
 @pytest.mark.parametrize(
@@ -114,31 +112,3 @@ def test_first_line_of_a_message_or_its_class(error: Exception, line: str) -> No
 )
 def test_an_error_in_a_file_of_a_data_set_names_the_file_once(name: str, field: str, located: str) -> None:
     assert locate_in_dataset(InputError(field, "it is empty"), name).field == located
-
-
-def test_the_reason_of_a_failed_read_has_no_path(tmp_path: Path) -> None:
-    with refuses("compute", "No such file") as caught:
-        read_csv_frame("compute", tmp_path / "absent.csv")
-    assert "absent" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("compute,downlink\n0.5,2,1\n1,4,2\n", "more fields than its header"),
-        # The numbers of the rows have no header.
-        ("compute,downlink\n0,2,1\n1,4,2\n", "more fields than its header"),
-        ("compute;downlink\n0.5;2\n", "separated by commas"),
-    ],
-)
-def test_csv_with_shifted_columns_is_refused(text: str, problem: str, tmp_path: Path) -> None:
-    path = tmp_path / "devices.csv"
-    path.write_text(text)
-    with refuses("compute", problem):
-        read_csv_frame("compute", path)
-
-
-def test_commas_at_the_ends_of_csv_rows_do_not_shift_columns(tmp_path: Path) -> None:
-    path = tmp_path / "devices.csv"
-    path.write_text("compute,downlink\n0.5,2,\n1,4,\n")
-    assert read_csv_frame("compute", path).to_dict("list") == {"compute": [0.5, 1], "downlink": [2, 4]}

@@ -122,11 +122,17 @@ def format_ratio(comparison: Comparison) -> str:
     """Return the geometric mean of (rival time / our time), with its 95 % interval.
 
     If a run missed the target, its time is unknown. The text then begins with `<` or `>`, because the mean is a bound.
+    If runs of both methods missed it, the mean is not even a bound, and the text is `unknown`.
     """
+    ours_missed, rival_missed = (
+        any(map(math.isinf, times.values())) for times in (comparison.our_times, comparison.rival_times)
+    )
+    if ours_missed and rival_missed:
+        return "unknown"
     bound = ""
-    if any(map(math.isinf, comparison.our_times.values())):
+    if ours_missed:
         bound = "< "
-    elif any(map(math.isinf, comparison.rival_times.values())):
+    elif rival_missed:
         bound = "> "
     text = f"{bound}{math.exp(mean_or_nan(comparison.log_ratios)):.2f}"
     if comparison.interval is None:

@@ -31,7 +31,7 @@ def read_femnist(data_dir: Path | None) -> FederatedDataset:
         return FederatedDataset("femnist", pairs[0], pairs[1], CLASSES, train.owners, test.owners)
     frame = read_tables(find_tables(root, "train"), ("image", "writer_id", "character"))
     x = np.stack([_decode_image(row, image["bytes"]) for row, image in enumerate(frame["image"])])
-    y = as_classes(frame["character"].to_numpy(), CLASSES)
+    y = as_classes(frame["character"].to_numpy(), CLASSES, "dataset 'femnist': character")
     owners = frame["writer_id"].to_numpy(str)
     held = hold_out_rows(owners, "femnist")
     train_owners, test_owners = owners[~held].tolist(), owners[held].tolist()

@@ -59,17 +59,24 @@ def read_leaf(root: Path, convert: Convert) -> tuple[LeafSplit, LeafSplit]:
     return train, test
 
 
-def as_classes(y: Any, classes: int) -> Array:
-    """Return a user's labels as int64 [samples].
+def as_classes(y: Any, classes: int, field: str = "y") -> Array:
+    """Return labels as int64 [samples].
+
+    Args:
+        y: The labels.
+        classes: The number of classes.
+        field: The name of the labels in errors.
 
     Raises:
         InputError: A label is not from 0 to `classes - 1`.
     """
     labels = np.asarray(y)
+    if labels.ndim != 1:
+        raise InputError(field, got=labels, expected="one label for each sample")
     integers = labels.astype(np.int64) if labels.dtype.kind in "iuf" else np.full(labels.shape, -1)
     wrong = np.flatnonzero((integers != labels) | (integers < 0) | (integers >= classes))
     if wrong.size:
-        raise InputError(f"y {wrong[0]}", got=y[wrong[0]], expected=f"a label from 0 to {classes - 1}")
+        raise InputError(f"{field} {wrong[0]}", got=y[wrong[0]], expected=f"a label from 0 to {classes - 1}")
     return integers
 
 

@@ -45,14 +45,14 @@ def read_sent140(data_dir: Path | None) -> FederatedDataset:
 
 def _convert_tweets(x: list[Any], y: list[Any]) -> tuple[Texts, Array]:
     for tweet in x:
-        if not isinstance(tweet, list) or len(tweet) != 5:
+        if not isinstance(tweet, list) or len(tweet) != 5 or not isinstance(tweet[4], str):
             raise InputError("x", got=tweet, expected="tweets [id, date, query, user, text]")
     return [split_words(tweet[4]) for tweet in x], as_classes(y, 2)
 
 
 def _read_tables(root: Path) -> tuple[list[Texts], list[Array], list[list[str]]]:
     frame = read_tables(find_tables(root, "train"), ("text", "user", "sentiment"))
-    y = as_classes(frame["sentiment"].to_numpy() / 4, 2)
+    y = as_classes(frame["sentiment"].to_numpy() / 4, 2, "dataset 'sent140': sentiment")
     owners = frame["user"].to_numpy(str)
     held = hold_out_rows(owners, "sent140")
     words = [split_words(text) for text in frame["text"]]

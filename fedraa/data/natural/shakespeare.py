@@ -139,7 +139,7 @@ def _read_table(root: Path, every_position: bool) -> tuple[list[TextWindows], li
 def _read_plays(path: Path, every_position: bool) -> tuple[list[TextWindows], list[list[str]]]:
     """Return the training and the test windows in a file of plays, and each window's role."""
     try:
-        plays = read_regular_file(path).decode().replace("\r\n", "\n")
+        plays = read_regular_file(path).decode("utf-8-sig").replace("\r\n", "\n")
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"it cannot be read as text ({read_failure(error)})") from None
     speeches: dict[str, list[str]] = defaultdict(list)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedraa.errors import InputError, read_failure
-from fedraa.reading import refuse_irregular_file
+from fedraa.reading import open_table, refuse_irregular_file
 
 
 def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:
@@ -26,19 +28,19 @@ def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
     """Return the columns of all files as one pandas DataFrame.
 
     Raises:
-        InputError: A file cannot be read.
+        InputError: A file cannot be read, or a value is missing. The error names the file and the row from 0.
     """
     # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
     frames = []
     for path in files:
+        if path.suffix == ".csv":
+            frames.append(open_table(str(path)).texts(columns))
+            continue
         try:
             refuse_irregular_file(path)
-            if path.suffix == ".csv":
-                frame = pd.read_csv(path, usecols=list(columns), dtype=str, keep_default_na=False)
-            else:
-                frame = pd.read_parquet(path, columns=list(columns))
+            frame = pd.read_parquet(path, columns=list(columns))
         except ImportError:
             hint = "install it: pip install 'fedraa[huggingface]'"
             raise InputError(str(path), "Parquet files need the package pyarrow", hint=hint) from None
@@ -46,5 +48,9 @@ def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
         except Exception as error:
             problem = f"it cannot be read ({read_failure(error)})"
             raise InputError(str(path), problem, expected=f"a table with the columns {', '.join(columns)}") from None
+        rows, places = np.nonzero(frame.isna().to_numpy())
+        if rows.size:
+            field = f"{path} row {rows[0]} {columns[places[0]]}"
+            raise InputError(field, "it is empty", expected="a value in every row")
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)

@@ -24,6 +24,10 @@ class Natural(Partitioner):
     test_owners: Any = field(default=None, init=False, repr=False, compare=False)
 
     def bound(self, owners: Any, test_owners: Any) -> "Natural":
+        # NumPy compares a number with a text as unequal, so no test row would belong to a client.
+        if owners is not None and test_owners is not None and _are_words(owners) != _are_words(test_owners):
+            expected = f"a client such as {owners[0]!r}, because all clients are words or all are numbers"
+            raise InputError("test_clients", got=test_owners[0], expected=expected)
         partitioner = Natural()
         for name, values in (("owners", owners), ("test_owners", test_owners)):
             if values is not None:
@@ -54,6 +58,10 @@ class Natural(Partitioner):
         if clients < len(ids):
             ids = np.sort(rng.choice(ids, clients, replace=False))
         return _shards_of_owners(ids, self.owners), ids
+
+
+def _are_words(owners: Any) -> bool:
+    return np.asarray(owners).dtype.kind in "USO"
 
 
 def _shards_of_owners(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:

@@ -314,11 +314,11 @@ def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
     return as_float32(array, name)
 
 
-def as_labels(y: Array) -> Array:
-    """Return the labels. Raise InputError if they are not one integer per sample."""
-    refuse_nan_labels("labels", y)
+def as_labels(y: Array, name: str = "labels") -> Array:
+    """Return the labels. Raise InputError about `name` if they are not one integer per sample."""
+    refuse_nan_labels(name, y)
     if y.ndim != 1 or y.dtype.kind != "i":
-        raise InputError("labels", got=y, expected="integers of shape [samples]", hint=hint_for_labels(y))
+        raise InputError(name, got=y, expected="integers of shape [samples]", hint=hint_for_labels(y))
     return y
 
 

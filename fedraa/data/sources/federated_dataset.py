@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.data.check import check_class_count
 from fedraa.data.dataset import count_rows
 from fedraa.data.sources.rows import as_rows, class_names
 from fedraa.data.tree import Tree, format_shapes, join_trees, sample_shapes
-from fedraa.errors import InputError, locate_error
+from fedraa.errors import InputError, locate_error, no_effect_error
 
 MAX_NAMES = 10
 
@@ -56,8 +57,14 @@ class FederatedDataset:
         if self.made and self.sizes is None:
             expected = "the number of samples per client, because train is a function"
             raise InputError(f"{place}: sizes", got=None, expected=expected)
-        if self.classes is not None and (isinstance(self.classes, bool) or self.classes < 1):
-            raise InputError(f"{place}: classes", got=self.classes, expected="the number of classes")
+        if not self.made and self.sizes is not None:
+            raise no_effect_error(f"{place}: sizes", self.sizes, "samples that no function generates")
+        if self.made and self.clients is not None:
+            raise no_effect_error(f"{place}: clients", self.clients, "a function as train")
+        if self.test_clients is not None and self.clients is None:
+            raise InputError(f"{place}: test_clients", "it has no effect without clients", hint="leave it out")
+        if self.classes is not None:
+            check_class_count(f"{place}: classes", self.classes)
         self._refuse_other_class_names()
         for name, owners in (("clients", self.clients), ("test_clients", self.test_clients)):
             if owners is not None:
@@ -100,9 +107,10 @@ class FederatedDataset:
         """Return the number of clients that the data define. If any number is possible, return None."""
         if self.clients is not None:
             return len(set(self.clients))
-        if self.sizes is None or isinstance(self.sizes, int):
+        sizes = np.asarray(self.sizes)
+        if not sizes.ndim:
             return None
-        return len(self.sizes)
+        return len(sizes)
 
     @classmethod
     def of_clients(
@@ -123,6 +131,8 @@ class FederatedDataset:
             test_of_clients: The test samples (x, y) of each client.
             classes: The number of classes. None computes it from the labels.
         """
+        if test is not None and test_of_clients is not None:
+            raise no_effect_error(f"dataset {name!r}: test_of_clients", test_of_clients, "test")
         x, y, owners = _join_clients(name, train)
         test_owners = None
         if test is None:

@@ -19,8 +19,8 @@ from fedraa.data.sources.table_columns import (
     find_target,
     read_frames,
 )
-from fedraa.data.sources.table_file import is_unnamed, list_names
 from fedraa.errors import InputError, first_line
+from fedraa.reading import is_unnamed, list_names
 from fedraa.rng import generator
 
 TEST_SHARE = 0.2
@@ -99,7 +99,7 @@ def read_csv(
     options: dict[str, Any] = {"target": target, "client": client, "test": test, "classes": None, "drop": dropped}
     if not classes:
         options["classes"] = False
-    frames, decimal_comma = read_frames(path, test)
+    frames, decimal_comma = read_frames(path, test, client or "client")
     names = [str(name) for name in frames[0].columns]
     for name in dropped:
         if name not in names:

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fedraa.data.check import NUMBER_WORDS
 from fedraa.data.sources.image_files import ImageFormat, image_array, plain_image
-from fedraa.data.tree import Array, Tree, list_leaves, map_tree, refuse_masked, take_rows
-from fedraa.errors import InputError, locate_error, one_line
+from fedraa.data.tree import Array, Tree, list_leaves, map_tree, refuse_masked, take_rows, tensor_array
+from fedraa.errors import InputError, locate_error, one_line, read_failure
 from fedraa.messages import Index
 from fedraa.reading import refuse_irregular_file
 
@@ -281,6 +281,10 @@ def stack_items(items: Sequence[Any], rows: Index, kind: str) -> Tree:
                 raise InputError(f"row {row} {kind}", got=sorted(map(str, item)), expected=expected)
         return {name: stack_items([item[name] for item in items], rows, kind) for name in items[0]}
     if isinstance(items[0], tuple):
+        for row, item in zip(rows.tolist(), items, strict=True):
+            if not isinstance(item, tuple) or len(item) != len(items[0]):
+                expected = f"a tuple of {len(items[0])} inputs, as row {rows[0]} has"
+                raise InputError(f"row {row} {kind}", got=item, expected=expected)
         return tuple(stack_items(list(parts), rows, kind) for parts in zip(*items, strict=True))
     arrays = []
     for row, item in zip(rows.tolist(), items, strict=True):
@@ -316,7 +320,7 @@ def _as_arrays(part: Any) -> Tree:
 
 def _item_array(item: Any) -> Array:
     if isinstance(item, torch.Tensor):
-        return np.asarray(item.detach().cpu().numpy())
+        return tensor_array(item)
     # Images of PIL have these attributes.
     if hasattr(item, "convert") and hasattr(item, "size"):
         return image_array(plain_image(item))
@@ -335,9 +339,10 @@ def open_array(path: Path) -> Array:
         array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise InputError(str(path), "there is no such file") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(str(path), f"it cannot be read as an array ({reason})") from None
+    except (OSError, EOFError, ValueError) as error:
+        raise InputError(str(path), f"it cannot be read as an array ({read_failure(error)})") from None
+    if not isinstance(array, np.ndarray):
+        raise InputError(str(path), "it is an archive of arrays", expected="one array, as numpy.save writes it")
     if not array.ndim:
         raise InputError(str(path), got=array.item(), expected="an array of rows")
     return array

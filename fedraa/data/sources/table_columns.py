@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedraa.data.precision import warn_lost_digits
-from fedraa.data.sources.table_file import NO_HEADER_HINT, TableFile, is_number, is_unnamed, list_names, open_table
 from fedraa.data.sources.written_numbers import begins_with_number, has_decimal_comma, is_date, is_missing, read_numbers
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, RunWarning
+from fedraa.reading import NO_HEADER_HINT, TableFile, is_number, is_unnamed, list_names, open_table
 
 TARGETS = ("label", "target", "y", "class")
 FREE_WORDS = 20
@@ -86,10 +86,10 @@ def spell_csv(path: str, options: dict[str, Any]) -> str:
     return f'--dataset "csv({arguments})"'
 
 
-def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
+def read_frames(path: str, test: str | None, client: str) -> tuple[list[Any], bool]:
     """Return the DataFrames of one or two files, and True if their numbers have a decimal comma.
 
-    A column has the same type in both DataFrames.
+    A column has the same type in both DataFrames. The column `client` is text if a number in it begins with 0.
     """
     files = [open_table(one) for one in (path, test) if one is not None]
     frames = [file.frame() for file in files]
@@ -99,6 +99,8 @@ def read_frames(path: str, test: str | None) -> tuple[list[Any], bool]:
     words: set[str] = set()
     for frame in frames:
         words.update(name for name in frame.columns if frame[name].dtype.kind in kinds)
+    if any(file.has_leading_zero(client) for file in files):
+        words.add(client)
     return [_reread_as_words(file, frame, words) for file, frame in zip(files, frames, strict=True)], decimal_comma
 
 
@@ -265,17 +267,12 @@ def encode_classes(table: Table, name: str) -> Array:
 def encode_owners(table: Table, name: str) -> list[Any]:
     """Return the content of the client column in each row: a number or a word."""
     refuse_empty(table, name)
-    owners: list[Any] = table.frame[name].tolist()
-    return owners
+    return list(table.frame[name].tolist())
 
 
 def _has_commas(frame: Any) -> bool:
-    for name in frame.columns:
-        if frame[name].dtype == object:
-            words = frame[name].dropna().unique().tolist()
-            if words and has_decimal_comma(words):
-                return True
-    return False
+    texts = (frame[name].dropna().unique().tolist() for name in frame.columns if frame[name].dtype == object)
+    return any(map(has_decimal_comma, texts))
 
 
 def _reread_as_words(file: TableFile, frame: Any, words: set[str]) -> Any:

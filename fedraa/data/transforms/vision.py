@@ -9,7 +9,7 @@ from torch import Tensor
 from fedraa.components.text import describe_component
 from fedraa.data.transforms.transform import Transform
 
-FIXED = ("CenterCrop", "Grayscale", "Normalize", "Pad", "Resize", "ToDtype", "ConvertImageDtype", "FiveCrop")
+FIXED = ("CenterCrop", "Grayscale", "Normalize", "Pad", "Resize", "ToDtype", "ConvertImageDtype")
 STILL = (
     "ColorJitter",
     "ConvertImageDtype",

@@ -16,6 +16,13 @@ from benchmarks.__main__ import main
         ("rn", "rn", "run?"),
         ("run", "study", "python -m benchmarks run --help"),
         ("list x", "x", "python -m benchmarks list --help"),
+        ("million --methods fedvag", "methods", "fedavg"),
+        ("million --repeats 0", "repeats", "at least 1"),
+        ("large_models --methods fedprox", "methods", "fedavg"),
+        ("large_models --repeats 0", "repeats", "at least 1"),
+        ("cut_cost --models vgg", "models", "resnet18"),
+        ("cut_cost --repeats 0", "repeats", "at least 1"),
+        ("cut_models --libraries keras", "libraries", "timm"),
     ],
 )
 def test_a_mistake_is_one_sentence(words: str, field: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:

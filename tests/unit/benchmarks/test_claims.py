@@ -93,6 +93,12 @@ def test_a_target_that_is_not_reached_orders_only_if_the_other_always_does() -> 
 def test_one_seed_says_something_only_where_nothing_is_random() -> None:
     assert not of((2,), (1,)).reversed
     assert of((2,), (1,)).text == "a 2, b 1: +1.00"
+    for metric, decided in (("client accuracy %", False), ("MFLOP a sample", True)):
+        claim = PaperClaim("p", "s", "t", "f", "subdismo_forms", metric, (("a", "b"),))
+        lines = {(row, "", metric): Line(value, None, 1, (value,)) for row, value in (("a", 40.0), ("b", 50.0))}
+        [gained] = compare_results(claim, [Result(claim.study, "quick", "c", "", lines)])
+        assert gained.decides == decided
+        assert gained.p_of_claim == 1.0 - gained.holds
 
 
 def test_saturation_excuses_no_comparison_of_a_place_in_which_another_comparison_decides() -> None:

@@ -141,6 +141,7 @@ def test_overview_compares_our_defaults_with_the_best_other_tuned(tmp_path: Path
         ((math.inf, math.inf), (0.5, 0.5), "< 0.20", "ist"),
         ((0.5, 0.5), (math.inf, math.inf), "> 5.00", OURS),
         ((0.5, 0.6), (0.6, 0.5), "1.00", "within the noise"),
+        ((0.5, math.inf), (math.inf, 0.5), "unknown", "within the noise"),
     ],
 )
 def test_overview_shows_bounds_and_losses(

@@ -104,8 +104,17 @@ def test_less_is_better_turns_the_orders_round_and_never_reached_is_worst():
     numbers = make_entries(of, measured({"a": (3, 4, 5), "b": (3, 4, float("inf"))}, SPEED))
     holds, claimed = describe_findings(of, numbers)
     assert holds == "steps: 1 of the paper's 1 orders hold here, 0 of them beyond the noise."
-    assert claimed.startswith("b is faster: DOES NOT HOLD here")
+    assert claimed.startswith("b is faster: is not decided here")
     assert format_grid(of, numbers)[1][1] == ["b", "reached in 2 of 3 [20]"]
+
+
+def test_claim_is_decided_only_by_a_significant_difference():
+    places = {"A": ("a", "b"), "B": ("b", "a"), "C": ("a", "c")}
+    claims = [Claim(better, worse, ACCURACY.name, name) for name, (better, worse) in places.items()]
+    of = study({"a": {}, "b": {}, "c": {}}, claims=claims)
+    numbers = make_entries(of, measured({"a": (9, 9.1, 9.3), "b": (5, 5.1, 5.2), "c": (1, 9, 12)}))
+    verdicts = [sentence.partition(" here")[0] for sentence in describe_findings(of, numbers)]
+    assert verdicts == ["A: holds", "B: DOES NOT HOLD", "C: is not decided"]
 
 
 def test_where_no_paper_orders_the_rows_words_tell_what_differs_from_the_reference():

@@ -1,11 +1,15 @@
 """The pages of studies state the settings that a repetition needs."""
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from benchmarks.studies.commands import format_shared
 from benchmarks.studies.metrics import ACCURACY, to_target
+from benchmarks.studies.recipes import RECIPES
 from benchmarks.studies.recipes.scale import Scale
-from benchmarks.studies.setting import describe_setting
+from benchmarks.studies.setting import chance_level, describe_setting
 from benchmarks.studies.study import Cell, Study
 from fedraa.config.experiment import Experiment
 
@@ -28,6 +32,11 @@ def test_setting_without_target_or_time_limit_omits_devices_and_evaluations() ->
     cell = Cell("a", Experiment(method="fedavg", rounds=3, momentum=0.0))
     text = describe_setting(Study("s", "S", [cell], (ACCURACY,), "a"))
     assert text.endswith("rounds 3, lr 0.05, momentum 0")
+
+
+def test_chance_level_on_emnist_is_that_of_its_62_classes() -> None:
+    """fedraa reads the split `byclass` of EMNIST: ten digits and 26 letters in two cases."""
+    assert chance_level(RECIPES["fedsam_emnist"](Scale("paper", Path("data")))) == pytest.approx(100 / 62)
 
 
 def test_page_lists_shared_settings_that_have_an_effect() -> None:

@@ -241,18 +241,21 @@ def test_agnews_keeps_the_most_frequent_words_and_the_first_of_a_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "got"),
+    ("rows", "place", "got"),
     [
-        ("label,words\n1,a\n", None),
-        ("label,text\n", None),
-        ("label,text\none,a\n", None),
-        ("label,text\n4,a\n", 4),
-        ('label,text\n1,"a\n', None),
+        ("label,words\n1,a\n", "", None),
+        ("label,text\n", "", None),
+        ("label,text\n0,b\none,a\n", " row 2 label", "one"),
+        ("label,text\n4,a\n", " row 1 label", "4"),
+        ("label,text\n,a\n", " row 1 label", ""),
+        ('label,text\n1,"a\n', "", None),
+        ("label,text\n1,a\n1,b, c\n", " line 3", 3),
+        ("label,text\n1,a\n1\n", " line 3", 1),
     ],
 )
-def test_malformed_agnews_is_refused(tmp_path, rows, got):
+def test_malformed_agnews_is_refused(tmp_path, rows, place, got):
     write_agnews(tmp_path, rows, "label,text\n1,a\n")
-    with refuses(f"dataset 'agnews': {tmp_path / 'agnews/train.csv.gz'}", got=got):
+    with refuses(f"dataset 'agnews': {tmp_path / 'agnews/train.csv.gz'}{place}", got=got):
         load_dataset("agnews", tmp_path)
 
 
@@ -325,6 +328,13 @@ def test_what_cannot_be_fetched_is_explained(mnist_archives):
     with refuses("dataset 'mnist'", str(mnist_archives), "torchvision.datasets.MNIST") as caught:
         load_dataset("mnist", mnist_archives)
     assert "\n" not in str(caught.value)
+
+
+def test_test_label_that_no_training_image_can_have_is_refused(tmp_path, monkeypatch):
+    images, labels = np.zeros((20, 1, 28, 28), np.uint8), np.arange(20) % 10
+    monkeypatch.setattr("fedraa.data.vision._load_arrays", lambda *_: (images, labels, images, labels + 1))
+    with refuses(f"dataset 'mnist': y_test in {tmp_path}", got=10):
+        load_dataset("mnist", tmp_path)
 
 
 @pytest.mark.skipif(not (REAL / "MNIST").is_dir(), reason=f"no MNIST in {REAL}")

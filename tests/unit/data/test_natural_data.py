@@ -13,6 +13,7 @@ import fedraa as fl
 from fedraa.data import load_dataset
 from fedraa.data.natural import NATURAL
 from fedraa.data.natural.folders import hold_out_rows
+from fedraa.data.natural.tables import read_tables
 
 RNG = np.random.default_rng(0)
 
@@ -78,6 +79,7 @@ def test_users_of_several_files_are_merged_and_users_without_samples_ignored(tmp
         (images(1), [62], "62"),
         (images(1), [0.5], "0.5"),
         (images(1), ["a"], "'a'"),
+        (images(1, 2, 3), [[0, 1], [0, 1], [0, 62]], "[3, 2]"),
         (images(1, 2), [0], "1 entries"),
         ("pixels", [0], "user 'w'"),
     ],
@@ -155,6 +157,18 @@ def test_femnist_of_hugging_face(tmp_path):
     frame.drop(columns="character").to_parquet(parts[1])
     with refuses(str(parts[1]), "character"):
         load_dataset("femnist", tmp_path)
+
+
+def test_empty_value_in_a_table_is_refused_with_its_row(tmp_path, monkeypatch):
+    """Without this check, a missing writer would become a client with the name None."""
+    import pandas as pd
+
+    path = tmp_path / "train.parquet"
+    path.touch()
+    frame = pd.DataFrame({"user": ["a", "b", None], "text": "good"})
+    monkeypatch.setattr(pd, "read_parquet", lambda path, columns: frame[columns])
+    with refuses(f"{path} row 2 user"):
+        read_tables([path], ("text", "user"))
 
 
 def test_a_fifth_of_the_rows_of_each_client_is_held_out():

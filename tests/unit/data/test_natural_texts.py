@@ -56,6 +56,20 @@ def test_shakespeare_of_hugging_face(tmp_path):
         x, y = dealt.client(n)
         # The classes of a to n are 26 + 2 brackets after those of A to N.
         np.testing.assert_array_equal(x[:, 0] - y, 28)
+    with (tmp_path / "shakespeare.csv").open("a") as stream:
+        stream.write(f"8,{window('o')},O,more\n")
+    with refuses(f"{tmp_path / 'shakespeare.csv'} line 16", got=4):
+        load_dataset("shakespeare", tmp_path)
+
+
+def test_characters_at_the_ends_of_windows_are_kept(tmp_path):
+    import pandas as pd
+
+    windows = [' "' + "a" * 77 + " ", '"' + "b" * 78 + "\n"]
+    pd.DataFrame({"x": windows, "y": [" ", '"'], "character_id": 1}).to_csv(tmp_path / "s.csv", index=False)
+    x, y = load_dataset("shakespeare", tmp_path).train.read(np.arange(2))
+    assert ["".join(CHARACTERS[code] for code in row) for row in x] == windows
+    assert [CHARACTERS[code] for code in y] == [" ", '"']
 
 
 def test_shakespeare_as_plain_text(tmp_path):
@@ -81,6 +95,12 @@ def test_shakespeare_as_plain_text(tmp_path):
     x, y = following.client(0)
     np.testing.assert_array_equal(x.ravel(), codes[:1520])
     np.testing.assert_array_equal(y.ravel(), codes[1:1521])
+
+
+def test_byte_order_mark_is_no_part_of_a_role(tmp_path):
+    text = f"A:\n{'y' * 1000}\n\nA:\n{'z' * 999}\n"
+    (tmp_path / "input.txt").write_text(text, encoding="utf-8-sig")
+    assert deal(load_dataset("shakespeare", tmp_path), 1).names == ("A",)
 
 
 def test_plays_without_a_long_role_are_refused(tmp_path):
@@ -133,6 +153,17 @@ def test_sent140_of_hugging_face(tmp_path):
     dealt = deal(load_dataset("sent140", tmp_path), 2)
     assert [dealt.client(n)[1].tolist() for n in range(2)] == [[1] * 4, [0] * 4]
     assert [dealt.test_of(n)[1].tolist() for n in range(2)] == [[1], [0]]
+    pd.DataFrame(rows | {"sentiment": 2}).to_parquet(folder / "0000.parquet")
+    with refuses("dataset 'sent140': sentiment 0"):
+        load_dataset("sent140", tmp_path)
+
+
+def test_tweet_without_text_is_refused(tmp_path):
+    users = [{"ann": ([tweet(text, "ann")], [1])} for text in (None, "good")]
+    root = write_leaf(tmp_path, "sent140", users[:1], users[1:])
+    path = next((root / "train").iterdir())
+    with refuses(f"{path}: user 'ann': x"):
+        load_dataset("sent140", tmp_path)
 
 
 def comment(words):

@@ -13,6 +13,7 @@ from refusals import refuses
 import fedraa as fl
 from fedraa.data import DivisionSettings, divide_dataset, load_dataset
 from fedraa.data.partition.iid import Iid
+from fedraa.data.partition.natural import Natural
 from fedraa.objectives import describe_misfit, make_objective
 
 X, Y = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32), np.arange(12) % 3
@@ -43,6 +44,16 @@ OBJECTS: list[tuple[Callable[[], fl.FederatedDataset], str, Any]] = [
     (lambda: made((X, Y), clients="abcdefghijkl"), "clients", "abcdefghijkl"),
     (lambda: made((X, Y), clients=[[1]] * 12), "clients", [1]),
     (lambda: made((X, Y), classes=0), "classes", 0),
+    (lambda: made((X, Y), classes="3"), "classes", "3"),
+    (lambda: made((X, Y), classes=2.5), "classes", 2.5),
+    (lambda: made((X, Y * 10**9)), "y_train", None),
+    (lambda: made((X, Y), sizes=6), "sizes", 6),
+    (lambda: made(lambda client: (X, Y), sizes=12, clients=[0] * 12), "clients", [0] * 12),
+    (lambda: made((X, Y), test_clients=[0] * 12), "test_clients", None),
+    (lambda: made(lambda client: (X, Y), sizes=12, classes=1), "test row 1", 1),
+    (lambda: fl.FederatedDataset("mine", Items(lambda row: (X[row], 1)), (X, Y + 0.5)), "test labels", None),
+    (lambda: made(Items(lambda row: ((1.0,) if row == 3 else (1.0, 2.0), 1))), "row 3 sample", (1.0,)),
+    (lambda: made(Items(lambda row: (1.0 if row == 3 else (1.0, 2.0), 1))), "row 3 sample", 1.0),
     (lambda: made(lambda client: (X, Y), sizes=2.5, classes=3), "sizes", 2.5),
     (lambda: made(lambda client: (X, Y), sizes=np.int64(9), classes=3), "client 0: samples", 12),
     (
@@ -57,6 +68,30 @@ OBJECTS: list[tuple[Callable[[], fl.FederatedDataset], str, Any]] = [
 def test_wrong_objects_are_refused(make: Callable[[], fl.FederatedDataset], field: str, got: Any) -> None:
     with refuses(f"dataset 'mine': {field}", got=got):
         divide_dataset(make(), DivisionSettings(Iid(), 2, seed=0))
+
+
+def test_clients_are_all_words_or_all_numbers() -> None:
+    data = fl.FederatedDataset("mine", (X, Y), (X, Y), clients=[1, 2, 10] * 4, test_clients=["1", "2", "10"] * 4)
+    with refuses("dataset 'mine': test_clients", got="1"):
+        divide_dataset(data, DivisionSettings(Natural(), 3, seed=0))
+
+
+def test_test_samples_of_all_clients_take_the_place_of_test() -> None:
+    samples = {"a": (X, Y)}
+    with refuses("dataset 'mine': test_of_clients"):
+        fl.FederatedDataset.of_clients("mine", samples, (X, Y), test_of_clients=samples)
+
+
+def test_number_of_samples_of_a_client_may_be_an_integer_of_numpy() -> None:
+    data = made(lambda client: (X, Y), sizes=np.uint64(12), classes=3)
+    assert data.own_clients is None
+    assert divide_dataset(data, DivisionSettings(Iid(), 2, seed=0)).offsets.tolist() == [0, 12, 24]
+
+
+def test_half_precision_tensors_become_float32() -> None:
+    data = made((torch.from_numpy(X).bfloat16(), torch.from_numpy(Y)))
+    x, _ = divide_dataset(data, DivisionSettings(Iid(), 1, seed=0)).client(0)
+    assert x.dtype == np.float32
 
 
 @pytest.mark.parametrize(("train", "field"), [({"x": X, "y": Y}, "train"), ("a.csv", "train"), ((X, Y, Y), "row 0")])
@@ -90,6 +125,13 @@ def test_arrays_that_are_numbers_and_owners_of_two_dimensions(tmp_path: Path) ->
     for name, array in {"x_train": np.float32(3), "y_train": Y, "x_test": X, "y_test": Y}.items():
         np.save(tmp_path / f"{name}.npy", array)
     with refuses(f"dataset: {tmp_path / 'x_train.npy'}", got=3.0):
+        load_dataset(f"npy:{tmp_path}", None)
+    (tmp_path / "x_train.npy").write_bytes(b"")
+    with refuses(f"dataset: {tmp_path / 'x_train.npy'}"):
+        load_dataset(f"npy:{tmp_path}", None)
+    np.savez(tmp_path / "x.npz", X)
+    (tmp_path / "x.npz").rename(tmp_path / "x_train.npy")
+    with refuses(f"dataset: {tmp_path / 'x_train.npy'}", "archive"):
         load_dataset(f"npy:{tmp_path}", None)
     np.save(tmp_path / "x_train.npy", X)
     np.save(tmp_path / "clients_train.npy", np.zeros((12, 2), int))

@@ -15,6 +15,7 @@ from fedraa.data import load_dataset
 from fedraa.data.sources.files import read_csv
 from fedraa.data.sources.table_columns import spell_csv
 from fedraa.objectives import make_objective
+from fedraa.reading import read_frame
 
 ROWS = 40
 SEED = np.random.default_rng(7)
@@ -255,6 +256,9 @@ def test_clients_may_have_words_as_names(tmp_path: Path) -> None:
         pytest.param(table("x   label", "{x}   {y}", x=X), "FILE", "'x   label'", id="spaces between"),
         pytest.param(table('"x" "label"', '"1" {y}'), "FILE", "semicolon", id="quotes and spaces"),
         pytest.param("a,label\n", "FILE", "no row", id="header only"),
+        pytest.param("a,label\n,\n , \n", "FILE", "no row", id="blank rows"),
+        pytest.param("a,label\n1,\u00e9\n".encode("utf-16")[:-1], "FILE", "not a text file", id="cut UTF-16"),
+        pytest.param(b"\xef\xbb\xbfa,label\n1,\xe9\n", "FILE", "not a text file", id="wrong UTF-8 after its mark"),
         pytest.param('a,label\n"1,2\n', "FILE", "CSV", id="open quote"),
         pytest.param(b"a,label\n\0\0,1\n", "FILE", "not a text file", id="bytes"),
         pytest.param("a,a,label\n1,2,0\n", "FILE", "'a'", id="equal names"),
@@ -352,3 +356,49 @@ def test_option_in_a_hint_is_one_word_of_a_shell_if_the_path_has_a_quotation_mar
     path = "d i'r/t.csv"
     option = spell_csv(path, {"target": "a"})
     assert shlex.split(option) == ["--dataset", f"csv({path!r}, target='a')"]
+
+
+def test_clients_with_leading_zeros_are_words(tmp_path: Path) -> None:
+    clients = ["007", "7"] * 20
+    path = write(tmp_path, table("x,who,label", "{x},{c},{y}", x=X, c=clients))
+    assert set(read_csv(path, client="who").clients or ()) == {"007", "7"}
+    plain = write(tmp_path, table("x,who,label", "{x},{c},{y}", x=X, c=[7, 10] * 20))
+    assert set(read_csv(plain, client="who").clients or ()) == {7, 10}
+
+
+def test_prefix_csv_reads_the_numbers_to_predict(tmp_path: Path) -> None:
+    path = write(tmp_path, table("x,y", "{x},{v}", x=X, v=X + 1))
+    data = load_dataset(f"csv:{path}", None, make_objective("regression").targets)
+    assert data.train[1].dtype == np.float32
+
+
+def test_packed_table_with_damaged_bytes_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(PLAIN.encode()))
+    # The first block of the compressed data then has a reserved type.
+    packed[10] |= 0b110
+    path = write(tmp_path, bytes(packed), "t.csv.gz")
+    with refuses(f"dataset: {path}", "unpacked"):
+        load_dataset(path, None)
+
+
+@pytest.mark.parametrize("text", ["compute,downlink\n0.5,2,\n1,4,\n", "compute;downlink\n0.5;2\n1;4\n"])
+def test_table_of_an_option_is_read_like_a_data_set(text: str, tmp_path: Path) -> None:
+    frame = read_frame("compute", Path(write(tmp_path, text)))
+    assert frame.to_dict("list") == {"compute": [0.5, 1], "downlink": [2, 4]}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("compute,downlink\n0.5,2,1\n1,4,2\n", " line 2"),
+        ("compute,downlink\n0.5,2\n1,4,2\n", " line 3"),
+        ("compute,downlink\n0.5,2\n1\n", " line 3"),
+        (None, ""),
+    ],
+)
+def test_error_of_a_table_names_the_option_the_file_and_the_line(text: str | None, line: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    if text is not None:
+        write(tmp_path, text)
+    with refuses(f"compute: {path}{line}"):
+        read_frame("compute", path)

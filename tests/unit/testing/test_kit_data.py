@@ -1,7 +1,9 @@
 """Checks of objectives, transforms and data: the built-in ones pass, and each kind of mistake is detected."""
 
 import re
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,9 +12,11 @@ import torch
 from promises import only
 
 import fedraa as fl
-from fedraa.testing.data_testers import ALONE, EACH, LABELS
+from fedraa.testing.data_testers import ALONE, EACH, LABELS, data_experiment
+from fedraa.testing.kinds import KINDS
 from fedraa.testing.kit import RUNS
 from fedraa.testing.objective_tester import DIRECTION, EXACT, GRADIENT, NUMBERS
+from fedraa.testing.other_process import digest_elsewhere
 from fedraa.testing.samples import make_images, make_tokens
 from fedraa.testing.tester import GIVEN
 
@@ -206,3 +210,15 @@ def test_data_that_do_not(tmp_path: Path) -> None:
     only(several, RUNS, "several ", " inputs", " model")
     np.save(tmp_path / "x.npy", X)
     only(f"npy:{tmp_path}", RUNS, "x_train.npy", as_="dataset")
+
+
+def test_data_with_one_test_sample_have_a_small_experiment() -> None:
+    dataset = fl.FederatedDataset("one", (X, Y), (X[:1], Y[:1]))
+    assert data_experiment(dataset, lambda clients: fl.Experiment(clients=clients)).dataset is dataset
+
+
+def test_process_that_dies_without_a_message_is_reported_by_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    died = SimpleNamespace(communicate=lambda: ("", ""), returncode=-9)
+    monkeypatch.setattr(subprocess, "Popen", lambda *arguments, **options: died)
+    with pytest.raises(RuntimeError, match="exit code -9"):
+        digest_elsewhere(KINDS["staleness"], "constant")
