@@ -2,10 +2,11 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -130,19 +131,21 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their seed."""
+    """Runs that differ only in their seed.
+
+    Attributes:
+        label: The name of the group in tables and plots.
+        slug: The label in a form for file names. It is unique.
+        runs: The runs, in the order of their seeds.
+    """
 
     label: str
+    slug: str
     runs: tuple[Run, ...]
 
     @property
     def first(self) -> Run:
         return self.runs[0]
-
-    @property
-    def slug(self) -> str:
-        """The label in a form for file names."""
-        return re.sub(r"[^a-z0-9.]+", "-", self.label.lower())
 
 
 def load_groups(directories: Sequence[Path]) -> list[Group]:
@@ -176,8 +179,13 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
             )
         seeds[run.seed] = run
     members = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
-    labels = _label_runs([runs_of_group[0] for runs_of_group in members])
-    return [Group(label, runs_of_group) for label, runs_of_group in zip(labels, members, strict=True)]
+    labels = _label_groups(members)
+    return [Group(*fields) for fields in zip(labels, _make_slugs(labels), members, strict=True)]
+
+
+def have_same_clock(groups: Sequence[Group]) -> bool:
+    """Return True if the times of all runs have the same clock and the same unit."""
+    return len({(run.options["clock"], run.options["units"]) for run in runs_of(groups)}) == 1
 
 
 def have_same_target(groups: Sequence[Group]) -> bool:
@@ -215,11 +223,12 @@ def differing_options(runs: Sequence[Run]) -> list[str]:
     return [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
 
 
-def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: its method, and the options in which it differs from other runs of this method."""
+def _label_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Return a label per group: its method, and the options in which it differs from other groups of this method."""
     labels = []
-    for run in runs:
-        alike = [other for other in runs if other.method == run.method]
+    firsts = [group[0] for group in groups]
+    for group, run in zip(groups, firsts, strict=True):
+        alike = [other for other in firsts if other.method == run.method]
         options = differing_options(alike)
         names = [_method_with_options(other, options) for other in alike]
         if max(map(len, names)) > MAX_LABEL_CHARACTERS:
@@ -228,11 +237,29 @@ def _label_runs(runs: Sequence[Run]) -> list[str]:
         label = names[place]
         if names.count(label) > 1:
             label += f" #{names[:place].count(label) + 1}"
-        mark = run.summary.get("note", "") if run.ended else run.summary["reason"]
-        if mark:
-            label += f" ({mark})"
-        labels.append(label)
+        labels.append(label + _describe_states(group))
     return labels
+
+
+def _describe_states(runs: Sequence[Run]) -> str:
+    """Return the states of runs that are not finished or have no step, such as ` (interrupted in 1 of 3)`."""
+    states = [run.summary.get("note", "") if run.ended else run.summary["reason"] for run in runs]
+    notes = []
+    for state, number in Counter(filter(None, states)).items():
+        notes.append(state if number == len(runs) else f"{state} in {number} of {len(runs)}")
+    if not notes:
+        return ""
+    return f" ({', '.join(notes)})"
+
+
+def _make_slugs(labels: Sequence[str]) -> list[str]:
+    """Return each label in a form for file names. If two labels have the same form, the second gets a number."""
+    slugs: list[str] = []
+    for label in labels:
+        name = re.sub(r"[^\w.]+", "-", label.lower())
+        numbered = (f"{name}-{number}" for number in count(2))
+        slugs.append(next(slug for slug in chain([name], numbered) if slug not in slugs))
+    return slugs
 
 
 def _method_with_options(run: Run, options: Sequence[str]) -> str:

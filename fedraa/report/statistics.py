@@ -70,7 +70,8 @@ def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[fl
         bounds: The possible values, to which the interval is clipped.
     """
     ends = confidence_interval(values, bounds)
-    if ends is None or ends[0] == ends[1]:
+    # The interval of equal values can have a tiny width, because their mean is rounded.
+    if ends is None or np.ptp(values) == 0:
         return form(mean_or_nan(values))
     return f"{form(mean_or_nan(values))} [{form(ends[0])}, {form(ends[1])}]"
 

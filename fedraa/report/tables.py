@@ -11,7 +11,7 @@ from fedraa.numbers import format_quantity
 from fedraa.objectives.metric_spec import Direction, metric_heading
 from fedraa.report.differences import flatten_description
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, custom_metrics_of, have_same_target, runs_of, value_text
+from fedraa.report.runs import Group, Run, custom_metrics_of, have_same_clock, have_same_target, runs_of, value_text
 from fedraa.report.statistics import (
     LEVEL,
     bounds_of,
@@ -269,7 +269,7 @@ def make_method_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Tab
 def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     counts = {len(group.runs) for group in groups}
     if counts == {1}:
-        return " ".join([SINGLE_SEEDS_NOTE, *_target_note(groups, columns)])
+        return " ".join([SINGLE_SEEDS_NOTE, *_time_notes(groups, columns)])
     sentences = ["Mean over seeds [95 % confidence interval: Student's t, clipped to possible values]."]
     if len(groups) > 1:
         sentences.append(
@@ -278,14 +278,17 @@ def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
         )
     if 1 in counts:
         sentences.append("A method with one seed has neither an interval nor a p.")
-    return " ".join([*sentences, *_target_note(groups, columns)])
+    return " ".join([*sentences, *_time_notes(groups, columns)])
 
 
-def _target_note(groups: Sequence[Group], columns: Sequence[Metric]) -> list[str]:
-    """Return a list with a sentence if the table has times to different targets, otherwise an empty list."""
-    if have_same_target(groups) or all(metric.name != "time_to_target" for metric in columns):
-        return []
-    return ["The runs have different targets, so their times to the target cannot be compared."]
+def _time_notes(groups: Sequence[Group], columns: Sequence[Metric]) -> list[str]:
+    """Return a sentence for each reason why the times in the table cannot be compared."""
+    notes = []
+    if not have_same_clock(groups):
+        notes.append("The runs have different clocks, so their times cannot be compared.")
+    if not have_same_target(groups) and any(metric.name == "time_to_target" for metric in columns):
+        notes.append("The runs have different targets, so their times to the target cannot be compared.")
+    return notes
 
 
 def _seed_values(group: Group, metric: Metric) -> list[float]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedraa.objectives import MetricSpec
 from fedraa.objectives.metric_spec import metric_heading
-from fedraa.report.runs import Group, Run, have_same_target, runs_of
+from fedraa.report.runs import Group, Run, have_same_clock, have_same_target, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
 # Maximum number of groups of which the report describes the differences from the best group.
@@ -150,10 +150,9 @@ class Ranking:
 
 def common_time(groups: Sequence[Group]) -> float | None:
     """Return the time at which the shortest run ends; None if the clocks of the runs differ."""
-    runs = runs_of(groups)
-    if len({(run.options["clock"], run.options["units"]) for run in runs}) > 1:
+    if not have_same_clock(groups):
         return None
-    return min(run.end for run in runs)
+    return min(run.end for run in runs_of(groups))
 
 
 def value_at(run: Run, at: float | None, metric: str | None = None) -> float:
@@ -222,6 +221,8 @@ def describe_differences(group: Group, first: Group) -> list[str]:
         notes.append(
             f"a round left on average {untrained:.0%} of the parameters untrained, a round of {first.label} {usual:.0%}"
         )
+    if not have_same_clock((group, first)):
+        return notes
     for quantity, rate in (("FLOPs", _flops_per_time), ("traffic", _bytes_per_time)):
         amount, usual = _mean_over_runs(group, rate), _mean_over_runs(first, rate)
         if min(amount, usual) > 0 and not 1 / MAX_RATE_RATIO < amount / usual < MAX_RATE_RATIO:
@@ -283,7 +284,7 @@ def _describe_weakness(ranking: Ranking) -> str:
         if best == 0 or means[best] == means[0]:
             continue
         rank = ""
-        if len(means) > 2 and means[0] == max(means, key=lambda value: sign * value):
+        if len(means) > 2 and means[0] == max(means, key=lambda value: _finite_or_inf(sign * value)):
             rank = ", the worst of all,"
         other = ranking.groups[best].label
         notes.append(f"its {heading}{rank} is {means[0]:.4g} (with {other}: {means[best]:.4g})")
@@ -302,7 +303,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
     if rising:
         names = "all methods" if len(rising) == len(ranking.groups) else " and ".join(rising[:2])
         tips.append(f"give more time: {names} still improved at the end")
-    if len({run.options["lr"] for run in runs_of(ranking.groups)}) == 1:
+    if len({run.config["method"]["local"]["lr"] for run in runs_of(ranking.groups)}) == 1:
         tips.append("tune the learning rate of each method (fedraa tune), because all methods have the same one here")
     if not tips:
         return ""
