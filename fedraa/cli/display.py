@@ -64,16 +64,20 @@ def print_statuses(rows: list[Status]) -> None:
     print_table(table)
 
 
-def print_cluster_runs(rows: list[tuple[str, Progress | None, int]]) -> None:
+def print_cluster_runs(rows: list[tuple[str, Progress | None, int | None]]) -> None:
     """Print a table of the runs of a cluster.
 
     Args:
-        rows: For each run its label, its progress (None before it trains) and its number of started workers.
+        rows: For each run its label, its progress (None before it trains) and its number of started workers (None if
+            its server does not answer).
     """
     table = Table("run", "progress", box=box.SIMPLE_HEAD)
     for label, progress, started in rows:
-        text = f"starting · {started} workers have started"
-        if progress is not None:
+        if started is None:
+            text = "its server does not answer, or is starting"
+        elif progress is None:
+            text = f"starting · {format_count(started, 'worker')} started"
+        else:
             text = progress_line(progress)
         table.add_row(escape(label), text)
     print_table(table)
