@@ -5,16 +5,17 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent, InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
-from fedraa.report.command import run_command
+from fedraa.report.command import repeat_command
 from fedraa.rundir.config_file import RESTORE, time_unit
 from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, PARTITION, SUMMARY
@@ -64,12 +65,12 @@ class Run:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the experiment, from config.json."""
-        return dict(self.config["experiment"])
+        """The options of the experiment, from config.json. Options that its version did not have get their defaults."""
+        return {**default_options(), **self.config["experiment"]}
 
     @property
     def command(self) -> str:
-        return run_command(self.history.experiment, self.config.get("given", ()))
+        return repeat_command(self.config["experiment"], self.config.get("given", ()))
 
     @property
     def metric_spec(self) -> MetricSpec:
@@ -148,6 +149,12 @@ class Group:
         return self.runs[0]
 
 
+@cache
+def default_options() -> Mapping[str, Any]:
+    """Return the options of an experiment without settings, as in config.json."""
+    return Experiment().model_dump(mode="json")
+
+
 def load_groups(directories: Sequence[Path]) -> list[Group]:
     """Return groups of runs. The runs of a group differ only in their seeds.
 
@@ -219,8 +226,12 @@ def _integers_to_floats(value: Any) -> Any:
 
 def differing_options(runs: Sequence[Run]) -> list[str]:
     """Return the options, besides method and seed, in which the runs differ."""
-    names = [name for name in runs[0].options if name not in PER_RUN | {"method"}]
-    return [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
+    names = dict.fromkeys(chain.from_iterable(run.options for run in runs))
+    return [
+        name
+        for name in names
+        if name not in PER_RUN | {"method"} and len({repr(run.options.get(name)) for run in runs}) > 1
+    ]
 
 
 def _label_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
@@ -265,7 +276,7 @@ def _make_slugs(labels: Sequence[str]) -> list[str]:
 def _method_with_options(run: Run, options: Sequence[str]) -> str:
     parts = [run.method]
     for name in options:
-        value = run.options[name]
+        value = run.options.get(name)
         parts.append(f"{name} {'default' if value is None else value_text(value)}")
     return ", ".join(parts)
 

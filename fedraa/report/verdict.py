@@ -303,7 +303,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
     if rising:
         names = "all methods" if len(rising) == len(ranking.groups) else " and ".join(rising[:2])
         tips.append(f"give more time: {names} still improved at the end")
-    if len({run.config["method"]["local"]["lr"] for run in runs_of(ranking.groups)}) == 1:
+    if len({run.config["method"]["local"].get("lr") for run in runs_of(ranking.groups)}) == 1:
         tips.append("tune the learning rate of each method (fedraa tune), because all methods have the same one here")
     if not tips:
         return ""

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import shutil
 import sys
 from dataclasses import replace
 from itertools import permutations
@@ -67,6 +68,25 @@ def test_runs_are_grouped_over_seeds(runs: Path) -> None:
         ("fed-raa", [0, 1]),
         ("ist", [0]),
     ]
+
+
+def test_runs_of_other_versions_are_reported(runs: Path, tmp_path: Path) -> None:
+    """An older version lacked two options, and a newer version has another one."""
+    for name in ("older", "newer"):
+        shutil.copytree(runs / "ist-0", tmp_path / name)
+        config = json.loads((tmp_path / name / CONFIG).read_text())
+        if name == "older":
+            for option in ("units", "capacities"):
+                del config["experiment"][option]
+            del config["method"]["local"]["lr"]
+        else:
+            config["experiment"]["future"] = 3
+        (tmp_path / name / CONFIG).write_text(json.dumps(config))
+        write_seal(tmp_path / name, {})
+    report([tmp_path, runs / "fed-raa-0"], tmp_path / "page.html")
+    table = pd.read_csv(tmp_path / "page_files" / "runs.csv").set_index("method")
+    assert table.index.tolist() == ["ist, future 3", "ist, future default", "fed-raa"]
+    assert table["command"].str.startswith("# ").tolist() == [True, False, False]
 
 
 def test_group_labels_have_the_differing_options_or_a_number(runs: Path, tmp_path: Path) -> None:
