@@ -94,7 +94,12 @@ def check_out(arguments: Sequence[str]) -> None:
 
 
 def check_size(folder: Path) -> None:
-    """Raise InputError if a folder is too large for a job. Files that its .gitignore names do not count."""
+    """Raise InputError if a folder does not exist, or is too large for a job.
+
+    Files that its .gitignore names do not count.
+    """
+    if not folder.is_dir():
+        raise InputError("working_dir", got=folder, expected="a folder")
     total = 0
 
     def add_size(path: Path) -> None:

@@ -22,6 +22,11 @@ def mean_or_nan(values: Values) -> float:
     return float(np.mean(values))
 
 
+def mean_count_text(mean: float) -> str:
+    """Return the mean of counts with at most one decimal, such as `496.5` or `20000`."""
+    return f"{round(mean, 1):.15g}"
+
+
 def half_width95(values: Values) -> float | None:
     """Return half of the width of the mean's 95 % confidence interval (Student's t).
 

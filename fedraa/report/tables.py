@@ -18,6 +18,7 @@ from fedraa.report.statistics import (
     confidence_interval,
     estimate_text,
     is_significant,
+    mean_count_text,
     mean_or_nan,
     welch_p_value,
 )
@@ -191,8 +192,8 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         )
     columns += [
         Metric("time", "time", summary_reader("time"), _format_by(".4g")),
-        Metric("steps", "steps", summary_reader("steps"), _format_by(".5g")),
-        Metric("tasks", "tasks", summary_reader("tasks"), _format_by(".5g"), shown=False),
+        Metric("steps", "steps", summary_reader("steps"), mean_count_text),
+        Metric("tasks", "tasks", summary_reader("tasks"), mean_count_text, shown=False),
         Metric("bytes", "sent", lambda run: run.summary["bytes_down"] + run.summary["bytes_up"], _format_in("B")),
         Metric("bytes_down", "down", summary_reader("bytes_down"), _format_in("B"), shown=False),
         Metric("bytes_up", "up", summary_reader("bytes_up"), _format_in("B"), shown=False),

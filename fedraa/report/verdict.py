@@ -29,6 +29,7 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
         return []
     ranking = Ranking.of(groups)
     paragraphs = [
+        _describe_data(groups),
         ranking.in_words(),
         _describe_followers(ranking),
         _describe_weakness(ranking),
@@ -36,6 +37,13 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
         _describe_unfinished(groups),
     ]
     return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def _describe_data(groups: Sequence[Group]) -> str:
+    """Return a sentence if the runs have different data sets, otherwise an empty text."""
+    if len({run.options["dataset"] for run in runs_of(groups)}) == 1:
+        return ""
+    return "The runs have different data sets, so their values do not show which method is better."
 
 
 @dataclass(frozen=True)

@@ -147,3 +147,11 @@ def test_submitted_command_that_writes_runs_needs_out(words: str) -> None:
     submit.check_out([*words.split(), "--out=/runs/a"])
     submit.check_out([*words.split(), "--config", "study.toml"])
     submit.check_out(["resume", "/runs/a"])
+
+
+def test_submitted_folder_must_exist(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "none", tmp_path / "file"):
+        with refuses("working_dir", got=path):
+            submit.check_size(path)
+    submit.check_size(tmp_path)

@@ -93,7 +93,14 @@ def text(frame: pd.DataFrame, experiment: Experiment) -> str:
 
 
 def test_the_table_gives_the_ratio_to_the_first_method() -> None:
-    shared = {"client_worst": 0.5, "time": 9.0, "steps": 7, "bytes_down": 10**6, "bytes_up": 5 * 10**5, "flops": 2e9}
+    shared = {
+        "client_worst": 0.5,
+        "time": 9.0,
+        "steps": 1200000,
+        "bytes_down": 10**6,
+        "bytes_up": 5 * 10**5,
+        "flops": 2e9,
+    }
     shared |= {"staleness_mean": 1.5, "staleness_max": 4}
     frame = pd.DataFrame(
         [
@@ -102,12 +109,14 @@ def test_the_table_gives_the_ratio_to_the_first_method() -> None:
             for seed, reached in enumerate(times)
         ]
     )
-    rows = {line.split()[0]: line for line in text(frame, Experiment(target_accuracy=0.8)).split("\n") if line.strip()}
+    shown = text(frame, Experiment(target_accuracy=0.8, updates=1200000))
+    rows = {line.split()[0]: line for line in shown.split("\n") if line.strip()}
     # Student's 97.5 % quantile at 1 degree of freedom is 12.71: 3 ± 12.71 and 7.5 ± 12.71 / 2, clipped at time 0.
     assert re.search(r"3 \[0, 15.71\] +1.00 ", rows["b"])
     assert re.search(r"7.5 \[1.147, 13.85\] +2.50 ", rows["a"])
     assert re.search(r"reached in 1 of 2 +– ", rows["c"])
-    assert "n = 2" in rows["digits:"]
+    assert "n = 2 seeds, budget updates 1200000" in rows["digits:"]
+    assert all(" 1200000 " in rows[name] for name in "abc")
     assert all("1.5 MB" in rows[name] and "2 GFLOP" in rows[name] and "1.50, max 4" in rows[name] for name in "abc")
 
 

@@ -144,6 +144,15 @@ def test_rates_of_different_clocks_are_not_compared(runs: Path, monkeypatch: pyt
     assert not any("FLOPs" in note for note in describe_differences(first, second))
 
 
+def test_runs_with_different_data_are_said_to_show_no_better_method(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = load_groups([runs / "all"])
+    assert "data sets" not in " ".join(describe_comparison(groups))
+    monkeypatch.setitem(groups[0].first.config["experiment"], "dataset", "mnist")
+    assert "different data sets" in describe_comparison(groups)[0]
+
+
 def test_different_default_rates_are_not_called_the_same(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = load_groups([runs / "all"])
     assert "because all methods have the same one" in describe_comparison(groups)[-1]
