@@ -83,12 +83,6 @@ def print_cluster_runs(rows: list[tuple[str, Progress | None, int | None]]) -> N
     print_table(table)
 
 
-def _note_after_colon(summary: Mapping[str, Any]) -> str:
-    if "note" not in summary:
-        return ""
-    return f": {summary['note']}"
-
-
 def print_result(history: History) -> None:
     """Print the result of a finished run as a table."""
     total = history.summary
@@ -97,7 +91,7 @@ def print_result(history: History) -> None:
     quarantined: Any = total["quarantined"]
     rows = {
         "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
-        "steps": f"{total['steps']} ({total['tasks']} tasks){_note_after_colon(total)}",
+        "steps": f"{total['steps']} ({total['tasks']} tasks): {total.get('note', '')}".removesuffix(": "),
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
         metric_heading(main): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",

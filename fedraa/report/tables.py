@@ -315,10 +315,6 @@ def _estimate_cell(
     return Cell(text + "*" * mark, mean_or_nan(values))
 
 
-def _value_cell(metric: Metric, value: float | None) -> Cell:
-    return Cell(_or_dash(value, metric.form), value)
-
-
 def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
     if value is None:
         return NONE
@@ -331,7 +327,8 @@ def make_run_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     for group in groups:
         for run in group.runs:
             numbers = {metric.name: metric.of(run) for metric in columns}
-            cells = [_value_cell(metric, numbers[metric.name]) for metric in columns if metric.shown]
+            shown = [metric for metric in columns if metric.shown]
+            cells = [Cell(_or_dash(numbers[metric.name], metric.form), numbers[metric.name]) for metric in shown]
             ended = _end_reason_and_note(run)
             digest = str(run.summary["model_sha256"])
             rows.append(

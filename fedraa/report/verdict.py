@@ -215,24 +215,31 @@ def describe_differences(group: Group, first: Group) -> list[str]:
 
     The differences are those in idle time, staleness, coverage, FLOPs and traffic.
     """
+
+    def means(quantity: Callable[[Run], float]) -> tuple[float, float]:
+        """Return the means of a quantity over the runs of `group` and over those of `first`."""
+        return mean_or_nan(list(map(quantity, group.runs))), mean_or_nan(list(map(quantity, first.runs)))
+
     notes = []
     if all(run.summary["steps"] == 0 for run in group.runs):
         notes.append("it ended before its first step")
-    idle, usual = _mean_over_runs(group, _idle_fraction), _mean_over_runs(first, _idle_fraction)
+    idle, usual = means(lambda run: run.idle_fraction)
     if abs(idle - usual) > MAX_IDLE_GAP:
         notes.append(f"its clients had no task for {idle:.0%} of the time, clients of {first.label} for {usual:.0%}")
-    staleness, usual = _mean_over_runs(group, _staleness), _mean_over_runs(first, _staleness)
+    staleness, usual = means(lambda run: float(run.summary["staleness_mean"]))
     if staleness - usual > MAX_STALENESS_GAP:
         notes.append(f"its mean staleness was {staleness:.1f} versions, with {first.label} it was {usual:.1f}")
-    untrained, usual = _mean_over_runs(group, untrained_fraction), _mean_over_runs(first, untrained_fraction)
-    if abs(untrained - usual) > MAX_UNTRAINED_GAP:
-        notes.append(
-            f"a round left on average {untrained:.0%} of the parameters untrained, a round of {first.label} {usual:.0%}"
-        )
+    untrained, usual = means(untrained_fraction)
+    # An asynchronous run has no rounds.
+    if abs(untrained - usual) > MAX_UNTRAINED_GAP and not group.first.rounds.empty:
+        note = f"a round left on average {untrained:.0%} of the parameters untrained"
+        if not first.first.rounds.empty:
+            note += f", a round of {first.label} {usual:.0%}"
+        notes.append(note)
     if not have_same_clock((group, first)):
         return notes
     for quantity, rate in (("FLOPs", _flops_per_time), ("traffic", _bytes_per_time)):
-        amount, usual = _mean_over_runs(group, rate), _mean_over_runs(first, rate)
+        amount, usual = means(rate)
         if min(amount, usual) > 0 and not 1 / MAX_RATE_RATIO < amount / usual < MAX_RATE_RATIO:
             notes.append(f"it had {amount / usual:.2g} times the {quantity} of {first.label} per unit of time")
     return notes
@@ -246,18 +253,6 @@ def untrained_fraction(run: Run) -> float:
     if run.rounds.empty:
         return 0.0
     return float(run.rounds["uncovered"].mean()) / float(run.config["resolved"]["parameters"])
-
-
-def _mean_over_runs(group: Group, quantity: Callable[[Run], float]) -> float:
-    return mean_or_nan([quantity(run) for run in group.runs])
-
-
-def _idle_fraction(run: Run) -> float:
-    return run.idle_fraction
-
-
-def _staleness(run: Run) -> float:
-    return float(run.summary["staleness_mean"])
 
 
 def _flops_per_time(run: Run) -> float:

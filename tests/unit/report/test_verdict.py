@@ -134,6 +134,15 @@ def test_weakness_is_not_the_worst_if_another_method_diverged(runs: Path, monkey
     assert text.endswith(f"its loss is 0.6 (with {groups[1].label}: 0.5).")
 
 
+def test_untrained_parameters_are_those_of_rounds(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = {group.label: group for group in load_groups([runs / "all"])}
+    for run in groups["ist"].runs:
+        monkeypatch.setattr(run, "rounds", run.rounds.assign(uncovered=run.config["resolved"]["parameters"] / 4))
+    notes = describe_differences(groups["ist"], groups["fed-raa"])
+    assert "a round left on average 25% of the parameters untrained" in notes
+    assert not any("untrained" in note for note in describe_differences(groups["fed-raa"], groups["ist"]))
+
+
 def test_rates_of_different_clocks_are_not_compared(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = load_groups([runs / "all"])
     for run in first.runs:
