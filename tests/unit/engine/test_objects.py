@@ -13,11 +13,11 @@ from refusals import refuses
 from torch import nn
 
 import fedraa as fl
-from fedraa.board.about import read_about, repeat_command
+from fedraa.board.about import read_about
 from fedraa.cli.display import print_result
 from fedraa.cli.main import COMMANDS, Run
 from fedraa.cli.parse import parse_command
-from fedraa.report.command import run_command
+from fedraa.report.command import repeat_command, run_command
 from schedulers.baselines import Random
 
 SMALL = {"clients": 3, "local_steps": 1, "engine": "local", "quiet": True}
