@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -77,7 +77,7 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
     return traced.costs[key]
 
 
-def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cost:
+def measure_layers(traced: Traced, trained: Collection[str], example: Tree) -> Cost:
     """Return the cost of training only some tensors of the whole model.
 
     Args:

@@ -56,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A module with its width groups, which `trace` has found.
+    """A module with its width groups, which `trace_module` has found.
 
     Attributes:
         module: A private copy of the full module. In a run it has no weights, because flat vectors hold them.
