@@ -17,7 +17,7 @@ from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.resize import ZERO_MAKERS
 from fedraa.submodels.traced import Traced
-from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, copy_private, short_line
+from fedraa.submodels.tracing.accept import check_code, check_kinds, compute_gradients, copy_private, short_line
 from fedraa.submodels.tracing.grouping import group_units
 from fedraa.submodels.tracing.modes import FunctionNames, without_fast_path
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, iterate_tensors
@@ -188,7 +188,7 @@ def _record_run(
         problem = f"a batch {batch} does not run through {type(module).__name__}: {short_line(error, 100)}"
         raise InputError("example", problem) from error
     with torch.device("meta") if shapes else nullcontext():
-        check_gradients(scratch, map_tree(lambda part: part[:2], example), list(recorder.unregistered.values()))
+        compute_gradients(scratch, map_tree(lambda part: part[:2], example))
     return recorder
 
 
