@@ -214,10 +214,7 @@ class CostModel(Stateful):
 
     def count_steps(self, widths: Widths, client: int) -> int:
         """Return the number of local steps of one whole task."""
-        steps = self.steps(widths, client)
-        if steps is None:
-            return self._local.count_steps(int(self._sizes[client]))
-        return steps
+        return self.steps(widths, client) or self._local.count_steps(int(self._sizes[client]))
 
     def path_length(self, lr: float, steps: int) -> float:
         """Return the length of a path of `steps` local steps with the mean rate `lr` and gradients of length 1."""

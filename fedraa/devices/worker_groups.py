@@ -11,7 +11,7 @@ from fedraa.errors import InputError
 from fedraa.messages import Index
 from fedraa.numbers import format_count
 
-FORM = "COUNT:NAME=AMOUNT,..., as in 2:CPU=1,GPU=0.5"
+FORM = "COUNT:NAME=AMOUNT,... with different names, as in 2:CPU=1,GPU=0.5"
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,7 @@ def parse_group(text: str) -> WorkerGroup:
     pairs = [part.partition("=")[::2] for part in needs.split(",")]
     names = {name for name, _ in pairs}
     if not count.isdecimal() or int(count) < 1 or "" in names or len(names) < len(pairs):
-        raise InputError(
-            "resources", got=text, expected=f"{FORM}, with different names, once for every tier of compute"
-        )
+        raise InputError("resources", got=text, expected=f"{FORM}, once for every tier of compute")
     return WorkerGroup(int(count), {name: _parse_amount(text, amount) for name, amount in pairs})
 
 
