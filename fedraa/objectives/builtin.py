@@ -157,7 +157,7 @@ class Regression(Objective):
         return train, test, int(np.prod(train.shape[1:]))
 
     def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
-        if outputs.numel() == targets.numel():
+        if outputs.shape[:1] == targets.shape[:1] and outputs.numel() == targets.numel():
             return None
         return f"numbers {list(targets.shape)}"
 

@@ -240,3 +240,11 @@ def test_squared_deviations_of_targets_are_rounded_only_once() -> None:
         exact.append(float(Fraction(a) + Fraction(b) - Fraction(c) ** 2 / 7))
     deviations = _sum_squared_deviations(sums | {"samples": np.float64(7)})
     np.testing.assert_allclose(deviations, np.array(exact), rtol=1e-15)
+
+
+def test_regression_refuses_outputs_whose_rows_are_not_the_samples() -> None:
+    targets = torch.zeros(4, 2)
+    assert Regression().expected_outputs(torch.zeros(4, 2), targets, 2) is None
+    assert Regression().expected_outputs(torch.zeros(2, 4), targets, 2) is not None
+    assert Regression().expected_outputs(torch.zeros(1, 4), targets[:, 0], 1) is not None
+    assert Regression().expected_outputs(torch.zeros(4, 1), targets[:, 0], 1) is None

@@ -146,6 +146,15 @@ def adds_a_number(self: Any, run: Any) -> None:
     run.add_transform(3)
 
 
+def reads_the_gradient(self: Any, run: Any) -> None:
+    for inputs, labels in run.minibatches():
+        run.gradient(inputs, labels)
+
+
+def clips(self: Any, run: Any) -> None:
+    run.add_transform(Clipping(1.0))
+
+
 # The default, which a model that is given as an object needs.
 HIDDEN = fl.Experiment.model_fields["hidden"].default
 # No check before the start has batches of this size.
@@ -177,6 +186,12 @@ class OddLoss(Classification):
         (algorithm(train=no_steps), "method.local.algorithm", ("Odd.train", "run.step")),
         (algorithm(train=replies_with_a_number), "method.local.algorithm", ("Odd.train", "run.reply['g']")),
         (algorithm(train=adds_a_number), "method.local.algorithm", ("run.add_transform", "got 3")),
+        (
+            algorithm(train=reads_the_gradient),
+            "method.local.algorithm",
+            ("run.gradient", "needs_whole_gradient", "Odd"),
+        ),
+        (algorithm(train=clips), "method.local.algorithm", ("Clipping", "needs_whole_gradient", "Odd")),
         ({"objective": OddLoss(), "batch_size": BATCH}, "objective", ("OddLoss", "KeyError")),
         (compressor(lambda self, n: n, apply=fails) | {"method": "fedavg"}, "compress", ("Odd", "RuntimeError")),
     ],
