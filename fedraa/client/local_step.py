@@ -186,7 +186,7 @@ class LocalStep:
         transforms += self._components.custom_transforms
         if local.control:
             transforms.append(AddVector())
-        if "momentum" in extras:
+        if local.grad_mix < 1:
             transforms.append(ServerMomentum(local.grad_mix))
         if local.clip:
             transforms.append(Clipping(local.clip))

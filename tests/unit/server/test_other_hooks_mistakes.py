@@ -61,6 +61,11 @@ def algorithm(**methods: Any) -> dict[str, Any]:
     return {"method": fl.Method(name="own", local=replace(fl.method("fedavg").local, algorithm=own))}
 
 
+def local(state: RoundState | None = None, **values: Any) -> dict[str, Any]:
+    settings = replace(fl.method("fedavg").local, **values)
+    return {"method": fl.Method(local=settings, update=Mean(auxiliary=state or RoundState()))}
+
+
 def round_state(**methods: Any) -> dict[str, Any]:
     return {"method": fl.Method(update=Mean(auxiliary=odd(RoundState, **methods)))}
 
@@ -192,6 +197,8 @@ class OddLoss(Classification):
             ("run.gradient", "needs_whole_gradient", "Odd"),
         ),
         (algorithm(train=clips), "method.local.algorithm", ("Clipping", "needs_whole_gradient", "Odd")),
+        (local(control=True), "gradient_transforms", ("AddVector", "control", "send")),
+        (local(odd(RoundState, momentum=True), grad_mix=0.5), "gradient_transforms", ("momentum", "send")),
         ({"objective": OddLoss(), "batch_size": BATCH}, "objective", ("OddLoss", "KeyError")),
         (compressor(lambda self, n: n, apply=fails) | {"method": "fedavg"}, "compress", ("Odd", "RuntimeError")),
     ],
