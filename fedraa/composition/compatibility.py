@@ -284,8 +284,12 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     if optimizer.uses_lr == "never":
         finds = f"local_optimizer {text_of(optimizer)}, which finds the learning rate"
         reasons |= dict.fromkeys(("lr", "lr_schedule", "local.full_rate"), finds)
-    elif optimizer.uses_lr == "first step" and lr_unit(method.local.lr_schedule) == LOCAL:
-        reasons["lr_schedule"] = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
+    elif optimizer.uses_lr == "first step":
+        starts = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
+        if lr_unit(method.local.lr_schedule) == LOCAL:
+            reasons["lr_schedule"] = starts
+        elif method.local.optimizer_state == "keep" and method.local.lr_schedule != "constant":
+            reasons["lr_schedule"] = f"{starts} of a client's first task if local_optimizer_state is keep"
     is_vote = method.aggregator is not None and not AGGREGATOR.resolve(method.aggregator).weighs
     if is_vote and chosen_value(experiment, "weights") == "samples":
         reasons["weights"] = f"aggregator {text_of(method.aggregator)}, which does not weight clients by their samples"
