@@ -27,7 +27,7 @@ from fedraa.config.sections import MethodOptions
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, no_effect_error
-from fedraa.objectives import Objective
+from fedraa.objectives import Classification, Objective
 from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, Sgd
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import Constant
@@ -188,8 +188,10 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
     """Raise InputError if the method or `vmap_batch` needs class labels that the objective does not have."""
     if objective.classifies:
-        if vmap_batch > 1 and objective.auxiliary:
-            problem = "tasks of a model with auxiliary outputs cannot be trained in one batched computation"
+        if vmap_batch > 1 and objective != Classification():
+            problem = (
+                f"a batched computation has only the cross-entropy of one output, not the loss of {objective.name}"
+            )
             raise InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")
         return
     for is_on, problem, hint in (
