@@ -123,7 +123,7 @@ def _check_refused(name: str, method: Method) -> None:
         "clip": (local.clip, local.clip, "0"),
         "compress": (is_compressed, local.compressor, "none"),
         "aggregator": (is_robust, text_of(method.aggregator), "covered"),
-        "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
+        "local_optimizer": (type(optimizer) is not SGD, text_of(local.local_optimizer), "sgd"),
         "local_optimizer_state": (local.optimizer_state == "keep", local.optimizer_state, "reset"),
         "sam_rho": (local.sam_rho, local.sam_rho, "0"),
     }
