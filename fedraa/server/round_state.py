@@ -124,7 +124,7 @@ class RoundState(Stateful):
             params: The model [d] after the step. It may be changed in place where `moved` is True.
             delta: Mean delta of the round [d].
             moved: Mask [d] of the coordinates that the step may move.
-            scale: Mean over the clients of (learning rate) * (number of local steps).
+            scale: Mean over the clients of (learning rate) * (number of local steps); 0 if no client has reported.
         """
 
     def memory(self, size: int, clients: int) -> int:
