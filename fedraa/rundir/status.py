@@ -75,7 +75,7 @@ def read_statuses(directory: Path) -> list[Status]:
     for path in runs_below(directory):
         try:
             rows.append(read_status(path))
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             rows.append(Status(str(path), f"damaged ({error})", step=0, t=0.0, value=None, faults=0))
     return rows
 
