@@ -129,8 +129,7 @@ class Loop:
     def run(self) -> StopReason | None:
         """Run to the end. Return the reason of the end, or None for a stopped run that can be resumed.
 
-        Raises:
-            CallbackRaised: A callback failed, between two steps.
+        Raises CallbackRaised if a callback fails.
         """
         self._deliver_events()
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
@@ -182,10 +181,12 @@ class Loop:
                 self._finish_task(*finished)
 
     def _deliver_events(self) -> None:
-        """Deliver new events to the callbacks, which may request the end of the run."""
-        stop_source = self._dispatcher.deliver()
-        if self.stop_source is None and self.phase is LoopState.RUNNING:
-            self.stop_source = stop_source
+        """Deliver new events to the callbacks, which may request the end of the run, even if a later one fails."""
+        try:
+            self._dispatcher.deliver()
+        finally:
+            if self.phase is LoopState.RUNNING:
+                self.stop_source = self.stop_source or self._dispatcher.stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
         """Return the first reason to end now: callback, target, steps, time, participations. None if there is none."""
@@ -332,7 +333,6 @@ class Loop:
             number: The number of the outcome's task, or None if the task already has an outcome.
         """
         sent = self._tasks.find(number)
-        fault: Fault
         if isinstance(outcome, Update):
             with self.times.server.on("mix"):
                 problem = self._bounds.judge_update(outcome, None if sent is None else sent.task)
