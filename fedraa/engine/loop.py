@@ -103,6 +103,7 @@ class Loop:
             "log": self.log.state(),
             "clock": self.clock.state(),
             "tasks": [[number, due] for number, due in self._tasks.due_times()],
+            "failures": self._failures.state(),
             "waiting_clients": list(self._waiting_clients),
             "evaluations": self.evaluations.state(),
             "checkpoints": self._checkpoints.state(),
@@ -119,6 +120,7 @@ class Loop:
         self.clock.restore(state["clock"])
         for number, due in state["tasks"]:
             self._send_task(self.server.task_table.in_flight[number].task, due)
+        self._failures.restore(state["failures"])
         self._waiting_clients.extend(state["waiting_clients"])
         self.evaluations.restore(state["evaluations"])
         self._checkpoints.restore(state["checkpoints"])
@@ -176,7 +178,7 @@ class Loop:
         # 6. Time moves to the outcome that is due next. The result is None if this outcome is missing, or if its task
         # was sent again after a failure.
         else:
-            finished = self._next_finished()
+            finished = self._next_on_wall_clock() if self.clock.wall else self._next_on_virtual_clock()
             if finished is not None:
                 self._finish_task(*finished)
 
@@ -257,12 +259,6 @@ class Loop:
                 self.log.record("checkpoint", self.clock.now, step=self.server.step)
             self._checkpoints.start(self.server.step)
             self._checkpoints.finish(self._save())
-
-    def _next_finished(self) -> tuple[Task, Outcome] | None:
-        """Return the next finished task and its outcome, or None if no outcome can be handled yet."""
-        if self.clock.wall:
-            return self._next_on_wall_clock()
-        return self._next_on_virtual_clock()
 
     def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
         """Return the task that is due first and its outcome, and move the clock to the due time.
