@@ -17,6 +17,7 @@ from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.errors import RunFailed
 from fedraa.rundir.event_log import EventLog
+from fedraa.rundir.failures import name_clients
 from fedraa.rundir.file_names import EVENTS, FAILURE, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import WRITER, interrupt_run, is_written
@@ -150,3 +151,9 @@ def test_status_without_step_marks_the_run(tmp_path: Path, capsys: pytest.Captur
     assert f"0: {NO_STEP}" in capsys.readouterr().out
     (tmp_path / "run" / SUMMARY).unlink()
     assert read_status(tmp_path / "run").note == ""
+
+
+def test_name_clients_has_the_first_numbers_with_their_names_and_the_count_of_the_others() -> None:
+    assert name_clients([3]) == "client 3"
+    assert name_clients([0, 2], ["ada", "1", "2"]) == "clients 0 (ada), 2"
+    assert name_clients(range(12)) == "clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"
