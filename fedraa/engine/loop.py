@@ -93,7 +93,8 @@ class Loop:
         self._failures = TaskFailures()
 
     def begin(self) -> None:
-        """Start a new run."""
+        """Start a new run and its clock."""
+        self.clock.exclude(self.clock.elapsed_seconds())
         self._waiting_clients.extend(self.server.begin())
 
     def state(self) -> State:

@@ -16,6 +16,8 @@ from fedraa.callbacks import Callback, EarlyStopping, Event, Limits, Progress, R
 from fedraa.callbacks.events import read_metrics, to_event
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
+from fedraa.data import Federated
+from fedraa.engine import session
 from fedraa.replay.replay import replay
 from fedraa.rundir.history import SUMMARY, History
 
@@ -227,6 +229,22 @@ def test_time_of_callbacks_for_earlier_events_is_not_time_of_the_resumed_run(
     history = resume(tmp_path / "run", callbacks=[Slow])
     assert calls == 24
     assert history.events[["t", "wall"]].max().max() < 1000
+
+
+def test_time_in_which_the_run_directory_is_prepared_is_not_time_on_the_wall_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.monotonic
+    passed = 0.0
+
+    def write_slowly(directory: Path, data: Federated) -> None:
+        nonlocal passed
+        passed = 1000.0
+
+    monkeypatch.setattr(time, "monotonic", lambda: real() + passed)
+    monkeypatch.setattr(session, "write_partition", write_slowly)
+    history = run(experiment(tmp_path / "run", clock="wall", time_scale=0.01))
+    assert history.events["t"].max() < 1000
 
 
 def test_request_to_stop_survives_an_exception_at_a_later_event_of_the_step(tmp_path: Path) -> None:
