@@ -63,7 +63,7 @@ def read_status(directory: Path) -> Status:
         t=stats.t,
         value=value,
         faults=stats.faults,
-        quarantined=tuple(stats.quarantined),
+        quarantined=tuple(stats.failures.quarantined),
         metric=main,
         note=note,
     )
