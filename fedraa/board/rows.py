@@ -42,7 +42,7 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
             "staleness": json_number(stats.staleness_mean),
             "idle": json_number(log.idle_fraction(about.clients)),
             "faults": stats.faults,
-            "drops": stats.dropped,
+            "drops": stats.failures.tasks,
             "rounds": stats.rounds,
             "to_target": run.summary.get("time_to_target"),
         }
