@@ -6,7 +6,7 @@ asynchronous server does this as soon as the attacker's delta arrives. It comput
 of the clients (`Collusion.replace_update`).
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -124,13 +124,9 @@ class CollusionAggregator(BoundAggregator):
         if client not in self._collusion.plan.attackers:
             super().add(contribution)
             return
-        self._held[client] = {
-            "row": row,
-            "weight": contribution.weight,
-            "lr": contribution.lr,
-            "steps": contribution.steps,
-            "fragment": contribution.fragment,
-        }
+        facts = {field.name: getattr(contribution, field.name) for field in fields(contribution)}
+        del facts["client"], facts["change"]
+        self._held[client] = {"row": row, **facts}
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         for client in sorted(self._held):
