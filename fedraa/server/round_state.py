@@ -114,7 +114,7 @@ class RoundState(Stateful):
         """
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        """Update the state at the end of a round.
+        """Update the state at the end of a round in which at least one client sent an update.
 
         Args:
             params: The model [d] after the step. It may be changed in place where `moved` is True.

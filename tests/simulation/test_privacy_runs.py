@@ -66,6 +66,18 @@ def test_empty_poisson_rounds_are_logged_and_move_the_model(tmp_path: Path) -> N
     fedraa.replay(tmp_path / "run")
 
 
+def test_momentum_of_clients_survives_a_round_without_updates(tmp_path: Path) -> None:
+    """The noise moves the model, but no client made local steps by whose length FedCM could divide it."""
+    fields = {"method": "fedcm", "participation": "sample:1", "privacy": "central", "rounds": 8}
+    late = {"deadline": 0.05, "compute": "lognormal:1"}
+    history = run(Experiment(**SMALL, **fields, **late, out=tmp_path / "run"))
+    kinds = [line["kind"] for line in history.lines()]
+    clients = [line["clients"] for line in history.lines() if line["kind"] == "round"]
+    assert 1 in clients[clients.index(0) :]
+    assert "drop" not in kinds
+    assert np.isfinite(history.evals["loss"].to_numpy()).all()
+
+
 @pytest.mark.parametrize("fields", [{"method": "fed-raa", "lr_schedule": "adaptive"}, {"method": "fed-quilt"}], ids=str)
 def test_adaptive_rate_is_refused_and_the_constant_rate_is_accepted(fields: dict[str, Any]) -> None:
     private: dict[str, Any] = {**fields, "privacy": "central", "clients": 8, "engine": "local"}

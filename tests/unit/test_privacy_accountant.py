@@ -32,6 +32,7 @@ from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.run_length import RunLengthArray
 
 DELTA = 1e-5
+POISSON = {"method": "fedavg", "weights": "uniform", "participation": "poisson:0.3"}
 
 
 @pytest.fixture
@@ -148,6 +149,9 @@ def test_poisson_cohort_may_be_empty() -> None:
         ("compress", {"method": "fedprox", "privacy": "local", "compress": "8bit"}),
         ("compress", {"method": "signsgd", "privacy": "local"}),
         ("privacy.noise", {"method": "fedasync", "privacy": "central(noise=0)"}),
+        ("lr_schedule", POISSON | {"lr_schedule": "cosine:9@passes"}),
+        ("lr_schedule", POISSON | {"lr_schedule": "cosine:9@time"}),
+        ("participation", POISSON | {"method": "fedcm"}),
     ],
     ids=lambda value: value if isinstance(value, str) else value["method"],
 )
