@@ -11,6 +11,8 @@ FedAdam, FedYogi, FedAdagrad (Reddi et al. 2021, Algorithm 2):
 Read next: server/optimizers.py (these steps), server/round_server.py (their caller).
 """
 
+from dataclasses import replace
+
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.server.optimizers import Adaptive, Momentum
@@ -63,6 +65,7 @@ register(
         formula="As fedadam; v ← v + delta².",
         when="As fedadam, with steps that only get shorter.",
         update=Mean(optimizer=Adaptive("adagrad")),
-        paper_settings=_REDDI,
+        # In appendix D, the server of FedAdagrad has no momentum.
+        paper_settings=replace(_REDDI, values={**_REDDI.values, "update.optimizer.beta1": 0.0}),
     )
 )

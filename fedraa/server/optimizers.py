@@ -115,8 +115,8 @@ class Adaptive(ServerOptimizer):
     Attributes:
         rule: The formula of the second moment v: adam, yogi or adagrad.
         server_lr: Length of the step.
-        beta1: b1, the decay of the first moment.
-        beta2: Decay of the second moment.
+        beta1: b1, the decay of the first moment. The paper uses 0 for adagrad, which then has no momentum.
+        beta2: Decay of the second moment. The rule adagrad does not use it.
         tau: Small number that is added to the divisor.
     """
 
