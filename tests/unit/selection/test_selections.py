@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.participation import PARTICIPATION, Selection
@@ -196,3 +197,25 @@ def test_a_wrong_choice_is_refused(chosen: list[int]) -> None:
     with pytest.raises(ValueError, match="participation") as caught:
         selector.choose_cohort(0, 0.0, {3})
     assert caught.value.field == "participation"  # type: ignore[attr-defined]
+
+
+def test_an_asynchronous_server_starts_no_fewer_clients_than_its_concurrency() -> None:
+    selector = ClientSelector(Wrong([2]), facts(), clients=5, seed=1, field="next_client")
+    with refuses("next_client", "view.count"):
+        selector.choose_first(3)
+    assert selector.choose_first(1) == [2]
+
+
+def test_error_of_a_selection_names_the_option_that_has_the_selection() -> None:
+    selection = PARTICIPATION.copy_for_run("power-of-choice(candidates=2)")
+    selector = ClientSelector(selection, facts(), clients=5, seed=1, field="next_client")
+    with refuses("next_client"):
+        selector.choose_first(3)
+
+
+@pytest.mark.parametrize(("needed", "started"), [(10, 11), (95, 105), (100, 110)])
+def test_over_selection_starts_a_whole_product_of_clients(needed: int, started: int) -> None:
+    """1.1 * 100 is 110.00000000000001 in floating point, and 1.1 * 95 is 104.5."""
+    sample = PARTICIPATION.resolve(f"sample:{needed}")
+    selector = ClientSelector(sample, None, clients=200, seed=1, over_selection=1.1)
+    assert len(selector.choose_cohort(0, 0.0, ())) == started
