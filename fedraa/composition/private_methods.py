@@ -34,6 +34,9 @@ def check_privacy(experiment: Experiment, method: Method) -> None:
         problem = "a custom scheduler may use training losses, which are not private"
         raise InputError("scheduler", problem, got=text_of(scheduler), hint=f"use {', '.join(SCHEDULER.names())}")
     _check_selection(method)
+    if method.asynchronous and method.update.uses_losses:
+        problem = f"the weights of {experiment.method} depend on the losses of clients, which are private"
+        raise InputError("privacy", problem, hint="give another method")
     if privacy.local:
         if not COMPRESSOR.resolve(method.local.compressor).lossless:
             problem = "local privacy would add its noise after the compression"
@@ -132,9 +135,6 @@ def _check_async_rule(name: str, rule: Any) -> None:
     if rule.participation_correction:
         problem = "weights by numbers of samples may exceed 1"
         raise InputError("update.participation_correction", problem, got=rule.participation_correction, hint="give 0")
-    if rule.uses_losses:
-        problem = f"the weights of {name} depend on the losses of clients, which are private"
-        raise InputError("privacy", problem, hint="give another method, or --privacy local")
     if getattr(rule, "aggregator", None) is not None:
         problem = "central privacy works only with a mean"
         got = text_of(rule.aggregator)

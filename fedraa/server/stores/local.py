@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Protocol
 
 from fedraa.components.calls import convert_errors
@@ -233,8 +234,10 @@ class LocalStore:
         fragment = task.fragment if self._fragments else 0
         new = assignment.trained(update.params)
         sent = assignment.trained(task.params)
+        loss = update.loss
         if self._noisy_sum is not None:
             new = self._make_private(self._noisy_sum, new, sent, index_of(where), fragment)
+            loss = inf
         client_update = ClientUpdate(
             client=task.client,
             fragment=fragment,
@@ -243,7 +246,7 @@ class LocalStore:
             sent=sent,
             staleness=stale,
             samples=self._sizes[task.client],
-            loss=update.loss,
+            loss=loss,
             balance=balance,
             steps=update.steps,
             path_length=path_length,
