@@ -179,9 +179,10 @@ def test_epsilon_that_no_noise_has_is_refused(privacy: str | None, epsilon: floa
     "values",
     [
         {"method": "fedavg", "weights": "uniform", "rounds": 3, "participation": "round-robin:2"},
+        {"method": "fedavg", "weights": "uniform", "rounds": 3, "participation": "sample:2", "over_selection": 1.5},
         {"method": "fedbuff", "updates": 3, "concurrency": 2, "next_client": "round-robin"},
     ],
-    ids=["rounds", "asynchronous"],
+    ids=["rounds", "over-selection", "asynchronous"],
 )
 def test_plan_does_not_guess_the_clients_of_a_selection(values: dict[str, Any], library: Any) -> None:
     spec = build_run(Experiment(engine="local", clients=4, privacy="central", **values))
