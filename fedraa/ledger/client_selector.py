@@ -155,15 +155,8 @@ class ClientSelector:
         is_candidate[list(excluded)] = False
         candidates = np.flatnonzero(is_candidate)
         view = self.stats.view(candidates, min(count, len(candidates)), step=step, now=now)
-        try:
-            with convert_errors(self._field, self._selection):
-                drawn = self._selection.choose(view, rng)
-                chosen = check_cohort(self._selection, drawn, self._clients, field=self._field)
-        except InputError as error:
-            # A built-in selection names the field `participation`, because it does not know its own field.
-            if error.field == "participation":
-                raise error.with_field(self._field) from None
-            raise
+        with convert_errors(self._field, self._selection):
+            chosen = check_cohort(self._selection, self._selection.choose(view, rng), self._clients, field=self._field)
         name = type(self._selection).__name__
         if not chosen or not is_candidate[chosen].all():
             problem = f"{name} chose {short_text(chosen)}"

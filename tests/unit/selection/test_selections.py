@@ -206,10 +206,11 @@ def test_an_asynchronous_server_starts_no_fewer_clients_than_its_concurrency() -
     assert selector.choose_first(1) == [2]
 
 
-def test_error_of_a_selection_names_the_option_that_has_the_selection() -> None:
-    selection = PARTICIPATION.copy_for_run("power-of-choice(candidates=2)")
+@pytest.mark.parametrize("candidates", [2, 6])
+def test_wrong_number_of_candidates_is_refused_in_rounds_and_without_rounds(candidates: int) -> None:
+    selection = PARTICIPATION.copy_for_run(f"power-of-choice(candidates={candidates})")
     selector = ClientSelector(selection, facts(), clients=5, seed=1, field="next_client")
-    with refuses("next_client"):
+    with refuses("power-of-choice.candidates", got=candidates):
         selector.choose_first(3)
 
 
