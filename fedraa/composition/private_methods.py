@@ -34,7 +34,7 @@ def check_privacy(experiment: Experiment, method: Method) -> None:
         problem = "a custom scheduler may use training losses, which are not private"
         raise InputError("scheduler", problem, got=text_of(scheduler), hint=f"use {', '.join(SCHEDULER.names())}")
     _check_selection(method)
-    if method.asynchronous and method.update.uses_losses:
+    if getattr(method.update, "uses_losses", False):
         problem = f"the weights of {experiment.method} depend on the losses of clients, which are private"
         raise InputError("privacy", problem, hint="give another method")
     if privacy.local:
