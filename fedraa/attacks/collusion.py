@@ -21,6 +21,7 @@ from fedraa.messages import Index, Mask, Task, Update, Vector
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.vectors.delta_view import DeltaView
+from fedraa.vectors.finite import describe_unfit, find_largest
 
 
 class Collusion(Stateful):
@@ -73,9 +74,14 @@ class Collusion(Stateful):
                 raise InputError(
                     "attack", "collude returned a wrong value", got=shared, expected=f"an array [{self._size}]"
                 )
-        forged = np.where(np.isnan(shared), row, shared).astype(np.float32)
         # An attacker sends only the coordinates that it trained.
-        return np.where(np.isnan(row), row, forged)
+        forged = np.flatnonzero(~np.isnan(row) & ~np.isnan(shared))
+        wrong = describe_unfit(find_largest(shared[forged]))
+        if wrong:
+            raise InputError("attack", f"{type(self.plan.attack).__name__}.collude returned a delta with {wrong}")
+        sent = row.copy()
+        sent[forged] = shared[forged]
+        return sent
 
     def replace_update(self, task: Task, assignment: Assignment, update: Update, clients: int) -> Update:
         """Return the update that an asynchronous server uses: forged if the client is an attacker.

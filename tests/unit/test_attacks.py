@@ -78,6 +78,15 @@ def test_attacker_keeps_its_values_where_fewer_than_two_clients_trained() -> Non
         np.testing.assert_array_equal(one.forge(own, 4, 1), [-2, N, 8, 7])
 
 
+@pytest.mark.parametrize("epsilon", ["1e20", "1e300"])
+def test_colluding_attack_that_sends_too_large_values_is_refused(epsilon: str) -> None:
+    collusion = Collusion(AttackPlan(ATTACK.resolve(f"ipm(epsilon={epsilon})"), frozenset([2]), 0), 2, 3)
+    for client, row in enumerate(rows_of([(1, 2), (3, 4)])):
+        collusion.observe(client, row)
+    with refuses("attack", "IPM"):
+        collusion.forge(np.zeros(2, np.float32), 3, 1)
+
+
 def test_attackers_with_their_own_knowledge_see_only_attackers() -> None:
     plan = AttackPlan(ATTACK.resolve("alie(z=0.0, knowledge='own')"), frozenset([0, 1]), 0)
     collusion = Collusion(plan, 1, 4)
