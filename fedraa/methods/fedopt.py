@@ -62,6 +62,7 @@ register(
     Method(
         name="fedadagrad",
         paper="Reddi et al. 2021",
+        note="beta1 is 0.9 by default; the paper's experiments have no momentum at the server",
         formula="As fedadam; v ← v + delta².",
         when="As fedadam, with steps that only get shorter.",
         update=Mean(optimizer=Adaptive("adagrad")),

@@ -43,7 +43,7 @@ class ClientUpdate:
         staleness: Number of updates of the fragment since the client received it. If the schedule's `staleness_clock`
             is `server`, updates of all fragments count.
         samples: Number of the client's training samples.
-        loss: Mean training loss of the task. It is infinite with central privacy, which does not protect losses.
+        loss: Mean training loss of the task. It is infinite in runs with privacy, which does not protect losses.
         balance: The client's participation correction: a factor above 1 if it has many samples but reports rarely.
             It is 1 unless the rule's `participation_correction` is set.
         steps: Number of local steps that the client finished.

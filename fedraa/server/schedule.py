@@ -194,6 +194,7 @@ def _make_store(
         tensors=setup.run.traced.shapes,
         probabilities=None if routing is None else routing.probabilities,
         full_weight=setup.full_weight,
+        hides_losses=setup.hides_losses,
     )
 
 

@@ -161,6 +161,7 @@ class LocalStore:
         tensors: Shapes = (),
         probabilities: Floats | None = None,
         full_weight: Mask | None = None,
+        hides_losses: bool = False,
     ) -> None:
         """Bind the rule to the model.
 
@@ -176,10 +177,12 @@ class LocalStore:
             tensors: The shape of each tensor of the model.
             probabilities: The probability with which the server draws each client [N]; None if unknown.
             full_weight: Mask [d] of coordinates to which the rule's `shared_weight` does not apply; None for none.
+            hides_losses: True if the rule receives no training losses, because privacy does not protect them.
         """
         self.params = params
         self._fragments = fragments
         self._noisy_sum = noisy_sum
+        self._hides_losses = hides_losses
         release = None
         if noisy_sum is not None and rule.adds_noise:
             release = noisy_sum.release
@@ -234,10 +237,8 @@ class LocalStore:
         fragment = task.fragment if self._fragments else 0
         new = assignment.trained(update.params)
         sent = assignment.trained(task.params)
-        loss = update.loss
         if self._noisy_sum is not None:
             new = self._make_private(self._noisy_sum, new, sent, index_of(where), fragment)
-            loss = inf
         client_update = ClientUpdate(
             client=task.client,
             fragment=fragment,
@@ -246,7 +247,7 @@ class LocalStore:
             sent=sent,
             staleness=stale,
             samples=self._sizes[task.client],
-            loss=loss,
+            loss=inf if self._hides_losses else update.loss,
             balance=balance,
             steps=update.steps,
             path_length=path_length,
