@@ -76,11 +76,12 @@ class Collusion(Stateful):
                 )
         # An attacker sends only the coordinates that it trained.
         forged = np.flatnonzero(~np.isnan(row) & ~np.isnan(shared))
-        wrong = describe_unfit(find_largest(shared[forged]))
+        sent = row.copy()
+        with np.errstate(over="ignore"):
+            sent[forged] = shared[forged]
+        wrong = describe_unfit(find_largest(sent[forged]))
         if wrong:
             raise InputError("attack", f"{type(self.plan.attack).__name__}.collude returned a delta with {wrong}")
-        sent = row.copy()
-        sent[forged] = shared[forged]
         return sent
 
     def replace_update(self, task: Task, assignment: Assignment, update: Update, clients: int) -> Update:
