@@ -115,3 +115,5 @@ def test_choices_of_a_round_update_are_checked() -> None:
         Mean(auxiliary="control")  # type: ignore[arg-type]
     with refuses("rule", "adam", "yogi", "adagrad", got="lion"):
         Adaptive("lion")
+    with refuses("beta2", "adagrad", got=0.5):
+        Adaptive("adagrad", beta2=0.5)
