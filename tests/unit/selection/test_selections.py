@@ -10,7 +10,7 @@ from refusals import refuses
 from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.participation import PARTICIPATION, Selection
 from fedraa.ledger.selection_context import ClientFacts, ClientStats, SelectionContext
-from fedraa.selection.oort import Oort, exploration_at, score_clients
+from fedraa.selection.oort import Oort, score_clients
 from fedraa.selection.power_of_choice import highest_losses
 
 SAMPLES = np.array([10, 20, 30, 40, 50])
@@ -78,8 +78,8 @@ def test_oort_score_fixture() -> None:
 
 
 def test_oort_exploration_fixture() -> None:
-    assert exploration_at(50, 0.9, 0.98, 0.2) == pytest.approx(0.32775271)
-    assert exploration_at(75, 0.9, 0.98, 0.2) == 0.2
+    assert Oort().exploration_at(50) == pytest.approx(0.32775271)
+    assert Oort().exploration_at(75) == 0.2
 
 
 def test_oort_clips_the_utility() -> None:
