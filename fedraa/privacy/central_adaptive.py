@@ -10,7 +10,8 @@ client that is removed, or whose update is replaced by zero, has no term in it. 
 multiplier of both sums together. Each fragment has its own clip, and its share is over the clients that trained it.
 
 Use it if the norm of updates is unknown or changes during training. `bit_noise` must exceed noise / 2. Its default,
-m / 20, is too small for small cohorts.
+m / 20, is too small for small cohorts. In each release, the noise changes the logarithm of the clip by
+clip_lr * bit_noise / m on average. If `bit_noise` is not far below m, as without a buffer, the clip is mostly random.
 
 Read next: privacy/central.py (the fixed clip), privacy/noisy_sum.py (clipping and noise).
 """
