@@ -11,7 +11,8 @@ multiplier of both sums together. Each fragment has its own clip, and its share 
 
 Use it if the norm of updates is unknown or changes during training. `bit_noise` must exceed noise / 2. Its default,
 m / 20, is too small for small cohorts. In each release, the noise changes the logarithm of the clip by
-clip_lr * bit_noise / m on average. If `bit_noise` is not far below m, as without a buffer, the clip is mostly random.
+a random number of standard deviation clip_lr * bit_noise / m. If `bit_noise` is not far below m, as without a buffer,
+the clip is mostly random.
 
 Read next: privacy/central.py (the fixed clip), privacy/noisy_sum.py (clipping and noise).
 """
