@@ -8,8 +8,7 @@ from types import MappingProxyType
 
 from schedulers.baselines import MinimumPriority, Offline, Random
 from schedulers.bound import delay_bound
-from schedulers.greedy import GreRAA
-from schedulers.least_sent import LeastSent
+from schedulers.greedy import GreRAA, LeastSent
 from schedulers.protocol import Scheduler
 from schedulers.scheduler_runner import FragmentStats, SchedulerRunner, WrongChoice, count_once, is_feasible
 

@@ -1,4 +1,4 @@
-"""The scheduler Gre-RAA (Fed-RAA, section 5, Algorithm 2)."""
+"""The scheduler Gre-RAA (Fed-RAA, section 5, Algorithm 2), and its variant least-sent."""
 
 from dataclasses import dataclass
 
@@ -41,3 +41,13 @@ class GreRAA(Scheduler):
         if self.in_flight:
             return least_updated(view.feasible, view.sent, rng)
         return least_updated(view.feasible, view.counts, rng)
+
+
+@dataclass
+class LeastSent(GreRAA):
+    """A variant of Gre-RAA: it chooses the feasible fragment that was sent least often, not the least updated one.
+
+    It gives different fragments to clients that train at the same time.
+    """
+
+    in_flight: bool = True

@@ -52,8 +52,12 @@ class CoverageMean(Aggregator):
             total[place] += scale_chunk(weight, delta)
 
         contribution.change.join(add_piece)
-        self._weights.add(contribution.change, contribution.weight)
+        self._add_weight(contribution)
         self._participants += contribution.weight
+
+    def _add_weight(self, contribution: ClientDelta) -> None:
+        """Add the client's weight to the divisor of each coordinate that it trained."""
+        self._weights.add(contribution.change, contribution.weight)
 
     def _factor(self, contribution: ClientDelta) -> float:
         """Return the factor of a delta in the weighted sum."""
@@ -87,6 +91,9 @@ class FilledMean(CoverageMean):
 
     A client that did not train a coordinate has the delta 0 there.
     """
+
+    def _add_weight(self, contribution: ClientDelta) -> None:
+        """Do nothing: the divisor is `_participants` for all coordinates."""
 
     def _take_divisor(self) -> Sums:
         return np.broadcast_to(np.float32(self._participants), self._size)

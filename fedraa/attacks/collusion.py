@@ -6,7 +6,7 @@ asynchronous server does this as soon as the attacker's delta arrives. It comput
 of the clients (`Collusion.replace_update`).
 """
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from fedraa.messages import Index, Mask, Task, Update, Vector
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.policy import RunContext
 from fedraa.vectors.delta_view import DeltaView
+from fedraa.vectors.finite import describe_unfit, find_largest
 
 
 class Collusion(Stateful):
@@ -73,9 +74,15 @@ class Collusion(Stateful):
                 raise InputError(
                     "attack", "collude returned a wrong value", got=shared, expected=f"an array [{self._size}]"
                 )
-        forged = np.where(np.isnan(shared), row, shared).astype(np.float32)
         # An attacker sends only the coordinates that it trained.
-        return np.where(np.isnan(row), row, forged)
+        forged = np.flatnonzero(~np.isnan(row) & ~np.isnan(shared))
+        sent = row.copy()
+        with np.errstate(over="ignore"):
+            sent[forged] = shared[forged]
+        wrong = describe_unfit(find_largest(sent[forged]))
+        if wrong:
+            raise InputError("attack", f"{type(self.plan.attack).__name__}.collude returned a delta with {wrong}")
+        return sent
 
     def replace_update(self, task: Task, assignment: Assignment, update: Update, clients: int) -> Update:
         """Return the update that an asynchronous server uses: forged if the client is an attacker.
@@ -124,13 +131,9 @@ class CollusionAggregator(BoundAggregator):
         if client not in self._collusion.plan.attackers:
             super().add(contribution)
             return
-        self._held[client] = {
-            "row": row,
-            "weight": contribution.weight,
-            "lr": contribution.lr,
-            "steps": contribution.steps,
-            "fragment": contribution.fragment,
-        }
+        facts = {field.name: getattr(contribution, field.name) for field in fields(contribution)}
+        del facts["client"], facts["change"]
+        self._held[client] = {"row": row, **facts}
 
     def finish(self, totals: RoundTotals) -> tuple[Vector, Mask]:
         for client in sorted(self._held):

@@ -1,6 +1,7 @@
 """The lines of `fedraa plan` about a run's differential privacy: its epsilon, and the noise for a wanted epsilon."""
 
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -89,11 +90,12 @@ def count_participation(spec: RunSpec, steps: int) -> int | None:
         # The sum is largest if the client's updates are in as few models as possible.
         full_releases, rest = divmod(bound, per_release)
         return full_releases * per_release**2 + rest**2
-    if participation is not None and needs_observations(participation):
-        return None
+    schedule: Any = spec.method.schedule
     if participation is not None:
+        # With over-selection, the durations of tasks decide which updates of a round count.
+        if needs_observations(participation) or schedule.over_selection > 1:
+            return None
         return largest_squared(draw_cohort(participation, clients, round, seed) for round in range(steps))
-    schedule = spec.method.schedule
     next_client = NEXT_CLIENT.resolve(getattr(schedule, "next_client", "uniform"))
     if spec.wall or not schedule.scheduled or clients > MAX_SIMULATED or not isinstance(next_client, Uniform):
         return None

@@ -272,7 +272,8 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         reasons |= dict.fromkeys(
             ("scheduler", "delay_bound", STALENESS_CLOCK, "cut_layers", *RATE_BY_SHARE), "one fragment"
         )
-    if getattr(method.update, "staleness", None) in ("constant", Constant()):
+    ignores_stale = hasattr(method.update, "delay_limit")
+    if getattr(method.update, "staleness", None) in ("constant", Constant()) and not ignores_stale:
         reasons[STALENESS_CLOCK] = "staleness constant, with which the weight does not depend on staleness"
     if isinstance(method.submodel, Arbitrary) and method.submodel.level != "MIX":
         reasons["submodel.redraw"] = f"level {method.submodel.level}, at which all clients train equally many regions"

@@ -8,7 +8,7 @@ from typing import Any
 from fedraa.aggregation.coverage_mean import CoverageMean, FilledMean
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.compression import COMPRESSOR
-from fedraa.client.lr_schedule import target_cosine
+from fedraa.client.lr_schedule import lr_unit, target_cosine
 from fedraa.components.text import is_foreign, text_of
 from fedraa.composition.method import Method
 from fedraa.config.experiment import Experiment
@@ -100,13 +100,35 @@ def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
         problem = f"central privacy works only with a mean, but {name} has {type(aggregator).__name__}"
         raise InputError("aggregator", problem, hint="leave it out, or give --privacy local")
     participation = PARTICIPATION.resolve(getattr(method.schedule, "participation", "all"))
-    if isinstance(participation, Poisson) and tasks is not None:
-        problem = "the epsilon of Poisson rounds assumes that each round draws from all clients"
-        raise InputError("max_participations", problem, got=tasks, hint="leave it out, or give participation sample:K")
+    if isinstance(participation, Poisson):
+        _check_secret_cohort(name, method, tasks)
     if participation.expected_size(2) is None:
         problem = "the expected number of clients in a round is unknown, but privacy divides the sum by this number"
         got = text_of(participation)
         raise InputError("participation", problem, got=got, expected="all, sample:K, bernoulli:P or poisson:P")
+
+
+def _check_secret_cohort(name: str, method: Method, tasks: int | None) -> None:
+    """Raise InputError if the cohort of a Poisson round changes later rounds, except through its noisy sum.
+
+    The epsilon of Poisson rounds assumes that each round draws from all clients, and that the cohort stays secret.
+
+    Args:
+        name: The name of the method, for errors.
+        method: The method.
+        tasks: The maximum number of tasks of a client; None means no limit.
+    """
+    hint = "or give participation sample:K"
+    if tasks is not None:
+        problem = "the epsilon of Poisson rounds assumes that each round draws from all clients"
+        raise InputError("max_participations", problem, got=tasks, hint=f"leave it out, {hint}")
+    unit = lr_unit(method.local.lr_schedule)
+    if unit in ("time", "passes"):
+        problem = f"progress in {unit} depends on the clients that Poisson rounds draw, which are secret"
+        raise InputError("lr_schedule", problem, got=method.local.lr_schedule, hint=f"count server steps, {hint}")
+    if method.auxiliary is not None and method.auxiliary.momentum:
+        problem = f"the momentum of {name} depends on the local steps of the clients that a Poisson round draws"
+        raise InputError("participation", problem, hint="give participation sample:K")
 
 
 def _check_async_rule(name: str, rule: Any) -> None:

@@ -71,6 +71,7 @@ def make_server(
         shared=spec.shared,
         rounds=spec.limits.steps,
         full_weight=spec.full_weight,
+        hides_losses=spec.privacy is not None,
     )
     server = method.schedule.server(method.update, setup)
     average = method.schedule.polyak_fraction

@@ -31,6 +31,9 @@ from fedraa.server.selection import is_routing
 from fedraa.server.staleness import STALENESS
 from fedraa.submodels.personal_layers import BATCH_NORM, find_personal
 from schedulers import delay_bound, is_feasible
+from schedulers.baselines import Offline
+from schedulers.bound import offline_sets
+from schedulers.protocol import Costs
 
 # Arrays that clients can send besides the parameters, with the field of LocalTraining that requests them.
 SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient"}
@@ -103,6 +106,8 @@ def _check_feasible(spec: RunSpec) -> None:
     if not np.isfinite(costs[worst]):
         problem = f"client {worst} lacks the memory to train any fragment"
         raise InputError("compute", problem, hint="give the client more memory, or cut smaller fragments")
+    if isinstance(SCHEDULER.resolve(schedule.scheduler), Offline):
+        _check_offline(table)
     bound = schedule.delay_bound
     if bound is None or is_feasible(costs, bound).all():
         return
@@ -114,6 +119,20 @@ def _check_feasible(spec: RunSpec) -> None:
             expected=f"at least {costs[worst]:.4g}",
             hint=f"leave it out for the derived bound {delay_bound(table):.4g}",
         )
+
+
+def _check_offline(costs: Costs) -> None:
+    """Raise InputError if the scheduler `offline` assigns a client a fragment that does not fit in its memory.
+
+    Args:
+        costs: The cost of a task of client n on fragment j [N, M], in time units.
+    """
+    for client, owned in enumerate(offline_sets(costs)):
+        unfit = owned[np.isinf(costs[client, owned])]
+        if len(unfit):
+            problem = f"it assigns fragment {unfit[0]} to client {client}, which lacks the memory to train it"
+            hint = "give another scheduler, such as gre-raa, or give the client more memory"
+            raise InputError("scheduler", problem, got="offline", hint=hint)
 
 
 def _check_all_return(spec: RunSpec) -> None:

@@ -15,6 +15,9 @@ from fedraa.ledger.selection_context import ClientFacts, ClientStats
 from fedraa.messages import State
 from fedraa.rng import generator
 
+# `over_selection * count` is rounded up after this number is subtracted, because 1.1 * 100 is 110.00000000000001.
+ROUNDING = 1e-9
+
 
 class ClientSelector:
     """The choice of the clients of a round, or of an asynchronous server's next client.
@@ -55,7 +58,7 @@ class ClientSelector:
         """The number of updates after which a round ends, or None if a round waits for all of its clients."""
         if over_selection > 1:
             self.needed = _needed_count(selection, clients, over_selection)
-            started = min(clients, ceil(over_selection * self.needed))
+            started = min(clients, ceil(over_selection * self.needed - ROUNDING))
             if started == self.needed:
                 remedy = "give a participation of fewer clients, or leave it out"
                 raise no_effect_error("over_selection", over_selection, f"rounds of all {clients} clients", remedy)
@@ -83,7 +86,7 @@ class ClientSelector:
     def choose_first(self, count: int) -> Sequence[int]:
         """Return the clients that an asynchronous server starts first."""
         rng = generator(self._seed, "selection start")
-        return self._choose(count, rng, step=0, now=0.0, excluded=())
+        return self._choose(count, rng, step=0, now=0.0, excluded=(), exactly=True)
 
     def choose_next(self, task: int, *, step: int, now: float, excluded: Collection[int]) -> Sequence[int]:
         """Return an asynchronous server's next client, or no client if all are excluded.

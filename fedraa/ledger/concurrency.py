@@ -44,10 +44,8 @@ class Concurrency:
             busy: Clients that train now.
             left_out: Quarantined clients, which get no task.
         """
-        if not self.limited and client in left_out:
-            return ()
         if not self.limited:
-            return (client,)
+            return () if client in left_out else (client,)
         if left_out and len({*busy, *left_out}) == self.clients:
             return ()
         rng = generator(self.seed, "concurrency", task)

@@ -1,6 +1,6 @@
 """The ledger of a synchronous server, which decides about rounds and holds no parameters."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -46,7 +46,7 @@ class RoundLedger(TaskLedger):
         self._samples = samples
         self._counts_before = self.stats.counts.copy()
         self.started = 0.0
-        self._begin_round((), self.selector.choose_cohort(self.step, 0.0, ()))
+        self._begin_round(self.selector.choose_cohort(self.step, 0.0, ()))
 
     @property
     def reported(self) -> int:
@@ -63,7 +63,7 @@ class RoundLedger(TaskLedger):
         if len(excluded) == self.clients:
             return ()
         self.started = now
-        self._begin_round(excluded, self.selector.choose_cohort(self.step, now, excluded))
+        self._begin_round(self.selector.choose_cohort(self.step, now, excluded))
         return self.cohort
 
     def weight(self, client: int) -> float:
@@ -135,7 +135,6 @@ class RoundLedger(TaskLedger):
 
     def state(self) -> State:
         return super().state() | {
-            "quarantined": list(self._quarantined),
             "cohort": self._saved_cohort(),
             "missing": self._missing,
             "reported": np.array(self._reported, np.int64),
@@ -146,7 +145,7 @@ class RoundLedger(TaskLedger):
         cohort: Sequence[int] = range(self.clients)
         if state["cohort"] is not None:
             cohort = state["cohort"].tolist()
-        self._begin_round(state["quarantined"], cohort)
+        self._begin_round(cohort)
         self._missing = state["missing"]
         self._reported[:] = state["reported"].tolist()
 
@@ -161,8 +160,7 @@ class RoundLedger(TaskLedger):
             return None
         return np.array(self.cohort, np.int64)
 
-    def _begin_round(self, quarantined: Collection[int], cohort: Sequence[int]) -> None:
-        self._quarantined = quarantined
+    def _begin_round(self, cohort: Sequence[int]) -> None:
         self.cohort = cohort
         self.position = {client: position for position, client in enumerate(self.cohort)}
         self.weight_sum = sum(self.weight(client) for client in self.cohort)

@@ -44,6 +44,7 @@ class Fadas(FedBuffRule):
     optimizer: Any = field(default_factory=AmsGrad)
     delay_limit: Count = 1
 
+    adds_noise: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_worst",)
 
     def __post_init__(self) -> None:

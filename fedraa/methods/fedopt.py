@@ -11,6 +11,8 @@ FedAdam, FedYogi, FedAdagrad (Reddi et al. 2021, Algorithm 2):
 Read next: server/optimizers.py (these steps), server/round_server.py (their caller).
 """
 
+from dataclasses import replace
+
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.server.optimizers import Adaptive, Momentum
@@ -60,9 +62,11 @@ register(
     Method(
         name="fedadagrad",
         paper="Reddi et al. 2021",
+        note="beta1 is 0.9 by default; the paper's experiments have no momentum at the server",
         formula="As fedadam; v ← v + delta².",
         when="As fedadam, with steps that only get shorter.",
         update=Mean(optimizer=Adaptive("adagrad")),
-        paper_settings=_REDDI,
+        # In appendix D, the server of FedAdagrad has no momentum.
+        paper_settings=replace(_REDDI, values={**_REDDI.values, "update.optimizer.beta1": 0.0}),
     )
 )

@@ -53,6 +53,8 @@ class RingmasterLMO(FedBuffRule):
     delay_limit: Count | None = None
     agnostic: bool = False
 
+    # Epsilon is computed for buffers of consecutive updates. This rule ignores some updates between those of a buffer.
+    adds_noise: ClassVar[bool] = False
     state_fields: ClassVar[tuple[str, ...]] = ("_steps",)
 
     def __post_init__(self) -> None:

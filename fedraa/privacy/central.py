@@ -7,8 +7,8 @@
     other asynchronous methods: noise is added to every single update before the update rule
 
 With submodels, the norm is over the client's coordinates. Noise is added to all trained coordinates. D is the number of
-clients that trained a coordinate, which depends on devices, not on data. The noise is pseudo-random and not
-cryptographically secure.
+clients that trained a coordinate, which depends on devices, not on data. With the aggregator `filled`, D stays the
+expected number of clients. The noise is pseudo-random and not cryptographically secure.
 
 Use it if the clients trust the server. A `clip` of about the median norm of an update is a good start.
 

@@ -5,11 +5,14 @@
     clip <- clip * exp(-clip_lr * (share - quantile))        from the next round or buffer on
     noise of the updates: (noise^-2 - (2 bit_noise)^-2)^(-1/2)
 
-The clip grows while too few updates have a norm below it. The sensitivity of b_i - 1/2 is 1/2. `noise` is the noise
+The clip grows while too few updates have a norm below it. The sensitivity of the sum of b_i - 1/2 is 1/2, because a
+client that is removed, or whose update is replaced by zero, has no term in it. `noise` is the noise
 multiplier of both sums together. Each fragment has its own clip, and its share is over the clients that trained it.
 
 Use it if the norm of updates is unknown or changes during training. `bit_noise` must exceed noise / 2. Its default,
-m / 20, is too small for small cohorts.
+m / 20, is too small for small cohorts. In each release, the noise changes the logarithm of the clip by
+a random number of standard deviation clip_lr * bit_noise / m. If `bit_noise` is not far below m, as without a buffer,
+the clip is mostly random.
 
 Read next: privacy/central.py (the fixed clip), privacy/noisy_sum.py (clipping and noise).
 """

@@ -38,18 +38,6 @@ POOL_FACTOR = 10
 UNCERTAINTY = 0.1
 
 
-def exploration_at(step: int, first: float, decay: float, least: float) -> float:
-    """Return the fraction of a round's clients that is chosen among the clients that never trained.
-
-    Args:
-        step: Number of server steps so far.
-        first: The fraction before the first step.
-        decay: Each step multiplies the fraction by this factor.
-        least: The smallest fraction.
-    """
-    return max(least, first * decay**step)
-
-
 def score_clients(
     stats: Floats, durations: Floats, last: Ints, *, step: int, preferred: float, penalty: float, clip: float = 1.0
 ) -> Floats:
@@ -141,8 +129,7 @@ class Oort(CountedSelection):
         explored = candidates[tried[candidates]]
         unseen = candidates[~tried[candidates]]
         count = min(view.count, len(candidates))
-        share = exploration_at(view.step, self.exploration, self.decay, self.min_exploration)
-        exploit = _round_at_random(count * (1 - share), rng)
+        exploit = _round_at_random(count * (1 - self.exploration_at(view.step)), rng)
         # If too few clients have never trained, more clients are chosen by score. If too few clients have trained,
         # fewer clients are chosen by score.
         exploit = min(max(exploit, count - len(unseen)), len(explored), count)
@@ -163,6 +150,10 @@ class Oort(CountedSelection):
         self._exploited = exploited
         self._exploited_before = view.participations[exploited].tolist()
         return exploited + new
+
+    def exploration_at(self, step: int) -> float:
+        """Return eps, the fraction of the chosen clients that never trained, after `step` server steps."""
+        return max(self.min_exploration, self.exploration * self.decay**step)
 
     def _exploit(self, explored: Ints, scores: Floats, count: int, rng: np.random.Generator) -> list[int]:
         order = np.argsort(-scores, kind="stable")

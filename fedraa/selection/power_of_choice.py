@@ -60,10 +60,10 @@ class PowerOfChoice(CountedSelection):
         drawn = self.candidates or 2 * view.count
         if drawn < view.count:
             problem = f"{view.count} of the candidates must be chosen"
-            raise InputError("participation", problem, got=f"candidates={drawn}", hint="give more candidates")
+            raise InputError("power-of-choice.candidates", problem, got=drawn, hint="give more candidates")
         if self.candidates is not None and self.candidates > len(view.samples):
             problem = f"there are {len(view.samples)} clients"
-            raise InputError("participation", problem, got=f"candidates={drawn}", hint="give fewer candidates")
+            raise InputError("power-of-choice.candidates", problem, got=drawn, hint="give fewer candidates")
         shares = view.samples[view.candidates] / view.samples[view.candidates].sum()
         among = rng.choice(view.candidates, min(drawn, len(view.candidates)), replace=False, p=shares)
         losses = view.losses

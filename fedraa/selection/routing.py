@@ -81,7 +81,9 @@ class Routing(CountedSelection):
     def _is_allowed(self, weights: Floats, rates: Floats, tasks: int) -> bool:
         """Return True if probabilities proportional to the weights satisfy `min_share` and `max_staleness`."""
         probabilities = weights / weights.sum()
-        if probabilities.min() * len(weights) < self.min_share:
+        # Equal probabilities always satisfy `min_share`, but rounding may make 1 / N * N smaller than 1.
+        is_equal = weights.min() == weights.max()
+        if not is_equal and probabilities.min() * len(weights) < self.min_share:
             return False
         if self.max_staleness is None:
             return True

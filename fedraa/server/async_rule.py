@@ -43,7 +43,7 @@ class ClientUpdate:
         staleness: Number of updates of the fragment since the client received it. If the schedule's `staleness_clock`
             is `server`, updates of all fragments count.
         samples: Number of the client's training samples.
-        loss: Mean training loss of the task.
+        loss: Mean training loss of the task. It is infinite in runs with privacy, which does not protect losses.
         balance: The client's participation correction: a factor above 1 if it has many samples but reports rarely.
             It is 1 unless the rule's `participation_correction` is set.
         steps: Number of local steps that the client finished.
@@ -156,8 +156,8 @@ class AsyncRule(Stateful, ABC):
         needs_values: True if weights depend on the trained values, which are not in the log.
         bounded_by_weight: True if an update changes the model by at most its weight times the trained values.
         needs_all_clients: True if the model cannot change while an update of one client is missing.
-        adds_noise: True if the rule adds `model.release_noise` to each full buffer. For other rules, central privacy
-            adds noise to every single update.
+        adds_noise: True if the rule adds `model.release_noise` to each full buffer, and ignores no update. For other
+            rules, central privacy adds noise to every single update.
         uses_losses: True if weights depend on training losses, which privacy does not protect.
         participation_correction: Exponent of the participation correction (`balance`) in the weights; 0 turns it off.
     """
@@ -182,7 +182,7 @@ class AsyncRule(Stateful, ABC):
         """
         if "apply_update" not in vars(cls):
             return
-        guarantees = ("is_convex_mix", "is_delta_mix", "bounded_by_weight")
+        guarantees = ("is_convex_mix", "is_delta_mix", "bounded_by_weight", "adds_noise")
         inherited = [name for name in guarantees if getattr(cls, name) and name not in vars(cls)]
         if inherited:
             names = " and ".join(inherited)

@@ -115,8 +115,8 @@ class Adaptive(ServerOptimizer):
     Attributes:
         rule: The formula of the second moment v: adam, yogi or adagrad.
         server_lr: Length of the step.
-        beta1: b1, the decay of the first moment.
-        beta2: Decay of the second moment.
+        beta1: b1, the decay of the first moment. The paper uses 0 for adagrad, which then has no momentum.
+        beta2: Decay of the second moment, not for adagrad.
         tau: Small number that is added to the divisor.
     """
 
@@ -132,6 +132,8 @@ class Adaptive(ServerOptimizer):
     def __post_init__(self) -> None:
         if self.rule not in RULES:
             raise InputError("rule", got=self.rule, expected=", ".join(RULES))
+        if self.rule == "adagrad" and self.beta2 != Adaptive.beta2:
+            raise InputError("beta2", "adagrad does not use it", got=self.beta2, hint="leave it out")
 
     def start(self, size: int) -> None:
         self._m = np.zeros(size, np.float32)

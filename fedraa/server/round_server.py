@@ -311,11 +311,16 @@ class RoundServer(Stateful):
         )
 
     def _move_model(self, totals: RoundTotals) -> None:
-        """Move the model by the round's mean delta. Then call `close` of the auxiliary state and the sampler."""
+        """Move the model by the round's mean delta. Then call `close` of the auxiliary state and the sampler.
+
+        They keep their state in a round without updates, in which only the noise of central privacy moves the model.
+        """
         delta, moved = self._aggregator.finish(totals)
         change_in_place("server_optimizer", self._optimizer, "step", self.params, delta, moved, name="params")
         refuse_unsound("server_optimizer", self._optimizer, self.params)
-        scale = self._lr_steps / max(1, self.ledger.reported)
+        if not self.ledger.reported:
+            return
+        scale = self._lr_steps / self.ledger.reported
         for field, follower in zip(("auxiliary", "submodel"), self._followers, strict=True):
             if type(follower).close in (RoundState.close, SubmodelSampler.close):
                 continue

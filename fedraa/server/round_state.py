@@ -118,13 +118,13 @@ class RoundState(Stateful):
         """
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        """Update the state at the end of a round.
+        """Update the state at the end of a round in which at least one client sent an update.
 
         Args:
             params: The model [d] after the step. It may be changed in place where `moved` is True.
             delta: Mean delta of the round [d].
             moved: Mask [d] of the coordinates that the step may move.
-            scale: Mean over the clients of (learning rate) * (number of local steps); 0 if no client has reported.
+            scale: Mean over the clients of (learning rate) * (number of local steps).
         """
 
     def memory(self, size: int, clients: int) -> int:

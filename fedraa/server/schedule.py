@@ -138,8 +138,8 @@ class AsyncSampled(Schedule):
             raise InputError("update.participation_correction", problem, got=got, hint="give 0")
         run = setup.run
         sampler = setup.policy.bind(run)
-        if type(sampler).close is not SubmodelSampler.close:
-            problem = f"{type(setup.policy).__name__} uses the result of each round, but this schedule has no rounds"
+        if type(sampler).close is not SubmodelSampler.close or _reads_updates(sampler):
+            problem = f"{type(setup.policy).__name__} uses the updates of rounds, but this schedule has no rounds"
             raise InputError("submodel", problem, hint="give a policy that needs no rounds")
 
         def sample_assignment(client: int, step: int, now: float, params: Vector) -> Assignment:
@@ -153,6 +153,11 @@ class AsyncSampled(Schedule):
         server = AsyncServer(store, ledger, setup.task_table, sample=sample_assignment)
         server.collusion = setup.make_collusion(_count_voters(update, run.clients))
         return server
+
+
+def _reads_updates(sampler: SubmodelSampler) -> bool:
+    """Return True if the sampler chooses submodels by the updates of clients."""
+    return type(sampler).receive is not SubmodelSampler.receive
 
 
 def _make_ledger(
@@ -189,6 +194,7 @@ def _make_store(
         tensors=setup.run.traced.shapes,
         probabilities=None if routing is None else routing.probabilities,
         full_weight=setup.full_weight,
+        hides_losses=setup.hides_losses,
     )
 
 
@@ -256,6 +262,9 @@ class Barrier(Schedule):
         cohort = expected_cohort(PARTICIPATION.resolve(self.participation), clients)
         rule = update.resolve_aggregator()
         if setup.privacy is not None:
+            if isinstance(submodels, SubmodelSampler) and _reads_updates(submodels):
+                problem = f"{type(setup.policy).__name__} chooses submodels by updates that are not clipped"
+                raise InputError("submodel", problem, hint="give another policy, or --privacy local")
             whole = setup.policy.whole and setup.shared is None
             noisy_sum = setup.make_noisy_sum(cohort or clients, whole=whole)
             assert noisy_sum is not None

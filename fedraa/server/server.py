@@ -103,6 +103,7 @@ class ServerSetup:
         shared: Mask [d] of the coordinates that clients send; None for all.
         rounds: The run's limit of server updates; None without a limit.
         full_weight: Mask [d] of coordinates to which the `shared_weight` of an AsyncRule does not apply; None for none.
+        hides_losses: True if an AsyncRule receives no training losses, because privacy does not protect them.
     """
 
     params: Vector
@@ -123,6 +124,7 @@ class ServerSetup:
     shared: Mask | None = None
     rounds: int | None = None
     full_weight: Mask | None = None
+    hides_losses: bool = False
 
     @property
     def mean_steps(self) -> float:

@@ -186,7 +186,7 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/server/round_server.py",
         (
-            "scale = self._lr_steps / max(1, self.ledger.reported)",
+            "scale = self._lr_steps / self.ledger.reported",
             "scale = self._lr_steps",
             TERMS,
         ),

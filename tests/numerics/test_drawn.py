@@ -15,10 +15,13 @@ from fedraa.composition.registry import list_methods
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.engine.run_spec import RunSpec
+from fedraa.messages import Update
 from fedraa.methods.fedasync import ConvexMix
 from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.server.schedule import AsyncSampled
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.policies.masked import Pruned
+from fedraa.submodels.policies.policy import RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.policies.pruning import AdaptivePruning
 from fedraa.submodels.policies.slices import Full
 
@@ -123,3 +126,25 @@ def test_what_needs_rounds_is_refused() -> None:
     method = Method(submodel=AdaptivePruning(), update=ConvexMix(), schedule=AsyncSampled(), name="mine")
     with refuses("submodel", "AdaptivePruning"):
         build_run(Experiment(method=method, engine="local"))
+
+
+class CountsUpdates(SubmodelSampler):
+    """A sampler whose choice may depend on the updates of clients."""
+
+    def receive(self, assignment: Assignment, update: Update, weight: float) -> None:
+        raise AssertionError("no run calls this method")
+
+
+class ByUpdates(SubmodelPolicy):
+    """A custom policy with the sampler `CountsUpdates`."""
+
+    def bind(self, run: RunContext) -> SubmodelSampler:
+        return CountsUpdates()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"method": "bernoulli-async"}, {"method": "bernoulli", "weights": "uniform", "privacy": "central"}]
+)
+def test_choice_by_updates_is_refused_without_rounds_and_with_central_privacy(fields: dict[str, Any]) -> None:
+    with refuses("submodel", "ByUpdates"):
+        build_run(Experiment(**fields, submodel=ByUpdates(), engine="local"))

@@ -13,6 +13,7 @@ import fedraa
 from fedraa import Experiment, run
 from fedraa.cli.plan_privacy import privacy_lines
 from fedraa.engine.build import build_run
+from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientUpdate
 
 pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
 
@@ -64,6 +65,34 @@ def test_empty_poisson_rounds_are_logged_and_move_the_model(tmp_path: Path) -> N
     losses = history.evals["loss"].to_numpy()
     assert np.unique(losses).size == len(losses)
     fedraa.replay(tmp_path / "run")
+
+
+class NeedsNoLosses(AsyncRule):
+    """A custom rule that fails if it receives a training loss."""
+
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        assert np.isposinf(update.loss)
+        model.params[update.where] += np.float32(0.1) * update.delta
+        return ApplyResult(0.1)
+
+
+@pytest.mark.parametrize("privacy", ["central", "local"])
+def test_custom_rule_receives_no_losses(privacy: str, tmp_path: Path) -> None:
+    rule = NeedsNoLosses()
+    history = run(Experiment(**SMALL, async_rule=rule, privacy=privacy, updates=4, out=tmp_path / "run"))
+    assert history.summary["steps"] == 4
+
+
+def test_momentum_of_clients_survives_a_round_without_updates(tmp_path: Path) -> None:
+    """The noise moves the model, but no client made local steps by whose length FedCM could divide it."""
+    fields = {"method": "fedcm", "participation": "sample:1", "privacy": "central", "rounds": 8}
+    late = {"deadline": 0.05, "compute": "lognormal:1"}
+    history = run(Experiment(**SMALL, **fields, **late, out=tmp_path / "run"))
+    kinds = [line["kind"] for line in history.lines()]
+    clients = [line["clients"] for line in history.lines() if line["kind"] == "round"]
+    assert 1 in clients[clients.index(0) :]
+    assert "drop" not in kinds
+    assert np.isfinite(history.evals["loss"].to_numpy()).all()
 
 
 @pytest.mark.parametrize("fields", [{"method": "fed-raa", "lr_schedule": "adaptive"}, {"method": "fed-quilt"}], ids=str)

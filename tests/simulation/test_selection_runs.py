@@ -228,8 +228,8 @@ def test_power_of_choice_takes_the_clients_with_the_highest_loss(tmp_path: Path)
     [
         ("participation", {"method": "fedavg", "participation": "oort"}),
         ("participation", {"method": "fedavg", "participation": "oort:0"}),
-        ("participation", {"method": "fedavg", "participation": "power-of-choice(count=3, candidates=2)"}),
-        ("participation", {"method": "fedavg", "participation": "power-of-choice(count=3, candidates=9)"}),
+        ("power-of-choice.candidates", {"method": "fedavg", "participation": "power-of-choice(count=3, candidates=2)"}),
+        ("power-of-choice.candidates", {"method": "fedavg", "participation": "power-of-choice(count=3, candidates=9)"}),
         ("participation.count", {"method": "fedavg", "participation": "oort:9"}),
         ("participation.count", {"method": "fedavg", "participation": "tifl:2"}),
         ("late", {"method": "splitfed", "hidden": (8, 8), "deadline": 1.0, "late": "partial"}),

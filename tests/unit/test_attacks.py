@@ -1,18 +1,24 @@
 """Attacks against fixtures that were computed with NumPy, and the clients that carry them out."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from refusals import refuses
 
+from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
+from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.attacks.alie import paper_z
 from fedraa.attacks.attack import ATTACK, AttackPlan, make_attack_plan
 from fedraa.attacks.backdoor import Backdoor
-from fedraa.attacks.collusion import Collusion
+from fedraa.attacks.collusion import Collusion, CollusionAggregator
 from fedraa.components.state import save_state
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
 from fedraa.rng import generator
+from fedraa.vectors.delta_view import DeltaView
 
 HONEST = [(1.1, 0.9), (1.4, 1.1), (0.7, 1.2), (1.8, 1.6), (0.6, 0.2), (0.6, 1.0)]
 N = np.nan
@@ -72,12 +78,35 @@ def test_attacker_keeps_its_values_where_fewer_than_two_clients_trained() -> Non
         np.testing.assert_array_equal(one.forge(own, 4, 1), [-2, N, 8, 7])
 
 
+@pytest.mark.parametrize("epsilon", ["1e20", "1e300"])
+def test_colluding_attack_that_sends_too_large_values_is_refused(epsilon: str) -> None:
+    collusion = Collusion(AttackPlan(ATTACK.resolve(f"ipm(epsilon={epsilon})"), frozenset([2]), 0), 2, 3)
+    for client, row in enumerate(rows_of([(1, 2), (3, 4)])):
+        collusion.observe(client, row)
+    with refuses("attack", "IPM"):
+        collusion.forge(np.zeros(2, np.float32), 3, 1)
+
+
 def test_attackers_with_their_own_knowledge_see_only_attackers() -> None:
     plan = AttackPlan(ATTACK.resolve("alie(z=0.0, knowledge='own')"), frozenset([0, 1]), 0)
     collusion = Collusion(plan, 1, 4)
     for client, value in enumerate([1.0, 3.0, 50.0, 60.0]):
         collusion.observe(client, np.array([value], np.float32))
     assert collusion.forge(np.zeros(1, np.float32), 4, 2).tolist() == [2.0]
+
+
+def test_fednova_divides_a_forged_delta_by_the_length_of_its_own_task() -> None:
+    run: Any = SimpleNamespace(traced=SimpleNamespace(size=2), clients=3)
+    plan = AttackPlan(ATTACK.resolve("ipm(epsilon=1.0)"), frozenset([1]), 0)
+    aggregator = CollusionAggregator(AGGREGATOR.resolve("fednova"), run, Collusion(plan, 2, 3))
+    lengths = np.array([2.0, 5.0, 4.0])
+    for client, delta in enumerate([(1, 2), (9, 9), (3, 4)]):
+        view = DeltaView(slice(None), np.array(delta, np.float32))
+        aggregator.add(ClientDelta(client, view, 1.0, 0.1, path_length=float(lengths[client])))
+    delta, _ = aggregator.finish(RoundTotals(np.full(2, 3, np.int32), 0.1))
+    # The attacker sends the negative mean of the honest deltas.
+    sent = np.array([(1, 2), (-2, -3), (3, 4)])
+    np.testing.assert_allclose(delta, lengths.mean() * (sent / lengths[:, None]).mean(axis=0), rtol=1e-6)
 
 
 @pytest.mark.parametrize(

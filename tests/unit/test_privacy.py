@@ -10,12 +10,16 @@ from refusals import refuses
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.components.state import save_state
 from fedraa.composition.registry import find_method
+from fedraa.config.experiment import Experiment
 from fedraa.messages import SharedBuffer, Task, Update
+from fedraa.methods.ringmaster_lmo import RingmasterLMO
 from fedraa.privacy.local import privatise
 from fedraa.privacy.privacy import PRIVACY
 from fedraa.privacy.private_mean import PrivateMean
 from fedraa.rng import generator
+from fedraa.server.async_rule import ApplyResult
 from fedraa.server.stores.local import LocalStore
+from fedraa.settings.resolve import resolve_method
 from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.vectors.delta_view import DeltaView
 
@@ -179,3 +183,21 @@ def test_noise_of_single_updates_has_the_stated_distribution() -> None:
     """FedAsync mixes with 0.6, so that the noise of one update has the standard deviation 0.6 * 2 * 0.5."""
     after = apply_updates("fedasync", "central(noise=2.0, clip=0.5)", size=10_000, updates=1)
     assert np.std(after) == pytest.approx(0.6, abs=0.012)
+
+
+def send_update(store: LocalStore, task: int, staleness: int) -> ApplyResult:
+    buffer = SharedBuffer(store.params.copy())
+    sent = Task(task, 0, task, 0, 0, 0, (), buffer, 0.1, 1.0)
+    update = Update(task, 0, 0, 0, store.params.copy(), 1, 0.5, 0.0)
+    return store.apply_update(sent, Assignment(0, Submodel((), None)), update, staleness)
+
+
+def test_ignored_update_is_a_release_of_its_own() -> None:
+    """Otherwise two updates of a client could be in one release, and epsilon would count them as two releases."""
+    rule = RingmasterLMO(optimizer="sgd", delay_limit=2)
+    noise = noisy_sum("central(noise=2.0)", cohort=1, whole=False)
+    store = LocalStore(np.zeros(2, np.float32), (), rule, [1], noisy_sum=noise)
+    assert [send_update(store, task, staleness).new_version for task, staleness in enumerate((5, 0))] == [False, True]
+    assert store.state()["noisy_sum"]["releases"] == 2
+    with refuses("privacy"):
+        resolve_method(Experiment(engine="local", method="ringmaster-lmo", privacy="central", buffer_size=2))

@@ -32,6 +32,7 @@ from fedraa.vectors.delta_view import DeltaView
 from fedraa.vectors.run_length import RunLengthArray
 
 DELTA = 1e-5
+POISSON = {"method": "fedavg", "weights": "uniform", "participation": "poisson:0.3"}
 
 
 @pytest.fixture
@@ -148,6 +149,9 @@ def test_poisson_cohort_may_be_empty() -> None:
         ("compress", {"method": "fedprox", "privacy": "local", "compress": "8bit"}),
         ("compress", {"method": "signsgd", "privacy": "local"}),
         ("privacy.noise", {"method": "fedasync", "privacy": "central(noise=0)"}),
+        ("lr_schedule", POISSON | {"lr_schedule": "cosine:9@passes"}),
+        ("lr_schedule", POISSON | {"lr_schedule": "cosine:9@time"}),
+        ("participation", POISSON | {"method": "fedcm"}),
     ],
     ids=lambda value: value if isinstance(value, str) else value["method"],
 )
@@ -175,9 +179,10 @@ def test_epsilon_that_no_noise_has_is_refused(privacy: str | None, epsilon: floa
     "values",
     [
         {"method": "fedavg", "weights": "uniform", "rounds": 3, "participation": "round-robin:2"},
+        {"method": "fedavg", "weights": "uniform", "rounds": 3, "participation": "sample:2", "over_selection": 1.5},
         {"method": "fedbuff", "updates": 3, "concurrency": 2, "next_client": "round-robin"},
     ],
-    ids=["rounds", "asynchronous"],
+    ids=["rounds", "over-selection", "asynchronous"],
 )
 def test_plan_does_not_guess_the_clients_of_a_selection(values: dict[str, Any], library: Any) -> None:
     spec = build_run(Experiment(engine="local", clients=4, privacy="central", **values))

@@ -29,7 +29,6 @@ from fedraa.aggregation.robust.rows import (
     RobustAggregator,
     Votes,
     combine_chunks,
-    count_rows,
     measure_rows,
     weighted_mean,
 )
@@ -58,7 +57,6 @@ class CentredClipping(RobustAggregator):
         self._centre = np.zeros(size, np.float64)
 
     def combine(self, votes: Votes) -> Numbers:
-        covered = combine_chunks(votes.rows, count_rows) > 0
         for _ in range(self.iterations):
             norms, shares = measure_rows(votes.rows, self._centre, self.sent)
             factors = clip_factors(norms, shares, self.radius)
@@ -66,6 +64,7 @@ class CentredClipping(RobustAggregator):
             # second form, because it needs no copies of the rows.
             pulled = weighted_mean(votes.rows, np.ones(len(factors)), factors)
             kept = combine_chunks(votes.rows, partial(_mean_factor, factors=factors))
+            covered = ~np.isnan(pulled)
             self._centre[covered] += pulled[covered] - kept[covered] * self._centre[covered]
         return np.where(covered, self._centre, np.nan)
 

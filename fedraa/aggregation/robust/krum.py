@@ -60,22 +60,21 @@ class DistanceRule(RobustAggregator):
     def combine(self, votes: Votes) -> Numbers:
         total = np.zeros(self._size)
         count = np.zeros(self._size)
+        unprotected = np.zeros(self._size, bool)
         for rows in votes.by_fragment():
-            result = self._combine_fragment(rows)
+            selected: list[int] = []
+            if len(rows) >= self.min_clients:
+                selected = self.select(square_distances(rows))
+            if selected:
+                result = self.join_rows([rows[i] for i in selected])
+            else:
+                result = median_of_rows(rows, MIN_MAJORITY)
+                unprotected |= ~np.isnan(result)
             moved = ~np.isnan(result)
             total[moved] += result[moved]
             count[moved] += 1
+        self.unprotected += int(unprotected.sum())
         return np.asarray(np.divide(total, count, out=np.full(self._size, np.nan), where=count > 0))
-
-    def _combine_fragment(self, rows: Rows) -> Numbers:
-        """Return the combined delta [d] of the rows of one fragment, or of all rows if there are no fixed fragments."""
-        if len(rows) >= self.min_clients:
-            selected = self.select(square_distances(rows))
-            if selected:
-                return self.join_rows([rows[i] for i in selected])
-        result = median_of_rows(rows, MIN_MAJORITY)
-        self.unprotected += int((~np.isnan(result)).sum())
-        return result
 
     @abstractmethod
     def select(self, squared: Numbers) -> list[int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Protocol
 
 from fedraa.components.calls import convert_errors
@@ -160,6 +161,7 @@ class LocalStore:
         tensors: Shapes = (),
         probabilities: Floats | None = None,
         full_weight: Mask | None = None,
+        hides_losses: bool = False,
     ) -> None:
         """Bind the rule to the model.
 
@@ -175,10 +177,12 @@ class LocalStore:
             tensors: The shape of each tensor of the model.
             probabilities: The probability with which the server draws each client [N]; None if unknown.
             full_weight: Mask [d] of coordinates to which the rule's `shared_weight` does not apply; None for none.
+            hides_losses: True if the rule receives no training losses, because privacy does not protect them.
         """
         self.params = params
         self._fragments = fragments
         self._noisy_sum = noisy_sum
+        self._hides_losses = hides_losses
         release = None
         if noisy_sum is not None and rule.adds_noise:
             release = noisy_sum.release
@@ -243,7 +247,7 @@ class LocalStore:
             sent=sent,
             staleness=stale,
             samples=self._sizes[task.client],
-            loss=update.loss,
+            loss=inf if self._hides_losses else update.loss,
             balance=balance,
             steps=update.steps,
             path_length=path_length,

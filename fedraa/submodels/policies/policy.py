@@ -192,7 +192,7 @@ class SubmodelSampler(Stateful):
         """
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
-        """Handle the end of a round.
+        """Handle the end of a round in which at least one client sent an update.
 
         Args:
             params: Global model [d] after the round.

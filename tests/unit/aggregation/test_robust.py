@@ -154,6 +154,15 @@ def test_krum_runs_inside_each_fixed_fragment() -> None:
     np.testing.assert_allclose(result, (1.03333333, 1.0, 1.03333333, 1.0), rtol=2e-6)
 
 
+def test_a_coordinate_of_two_fragments_with_too_few_clients_is_counted_once() -> None:
+    aggregator = bound("krum", 3)
+    rows = [(1.0, N, 5.0), (2.0, N, 6.0), (3.0, N, 7.0), (N, 1.0, 1.0), (N, 2.0, 2.0), (N, 3.0, 3.0)]
+    add_rows(aggregator, rows, fragments=[0, 0, 0, 1, 1, 1])
+    delta, _ = aggregator.finish(RoundTotals(np.zeros(3, np.int32), 0.1))
+    assert delta.tolist() == [2.0, 2.0, 4.0]
+    assert aggregator.unprotected == 3
+
+
 def test_clipping_of_submodels_scales_the_bound_by_the_root_of_their_share() -> None:
     rows = [(3.0, 4.0, N, N), (N, N, N, 10.0), (1.0, 1.0, 1.0, 1.0)]
     radii = 2.0 * np.sqrt([0.5, 0.25, 1.0])

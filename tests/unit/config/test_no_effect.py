@@ -201,6 +201,7 @@ def test_field_without_effect_is_refused_in_python(fields: dict[str, Any]) -> No
     [
         {"override": {"submodel.stride": 3}, "capacities": (1.0, 0.5), "method": "fedrolex"},
         {"override": {"local.scale_activations": True}, "fragments": 2},
+        {"override": {"schedule.staleness_clock": "server"}, "async_rule": "fadas"},
         {"lr_schedule": "steps:0:0.1@local", "local_steps": 1},
         {"lr_schedule": "cosine:auto@local", "local_steps": 2},
         {"lr_schedule": "cosine:100", "local_steps": 1},

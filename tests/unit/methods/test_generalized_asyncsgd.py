@@ -100,6 +100,12 @@ def test_probabilities_are_the_speeds_up_to_the_smallest_share() -> None:
     np.testing.assert_allclose(Routing().find_probabilities(np.full(4, 7.0), 4), np.full(4, 0.25))
 
 
+def test_equal_probabilities_are_possible_for_any_number_of_clients() -> None:
+    """In floating point, 1 / 49 * 49 is smaller than 1."""
+    speeds = np.linspace(1, 3, 49)
+    np.testing.assert_array_equal(Routing(min_share=1.0).find_probabilities(speeds, 5), np.full(49, 1 / 49))
+
+
 def test_probabilities_keep_the_largest_mean_staleness() -> None:
     durations = np.array([1.0, 2, 8])
     free = Routing(min_share=0.01).find_probabilities(durations, 3)

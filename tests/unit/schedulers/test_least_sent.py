@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from schedulers import FragmentStats, GreRAA, SchedulerRunner
-from schedulers.least_sent import LeastSent
+from schedulers.greedy import LeastSent
 
 
 def chosen(scheduler: type, costs: np.ndarray, bound: float | None, tasks: int) -> list[int]:

@@ -1,11 +1,16 @@
 """The choice of fragments: the delay bound, the feasible sets, fairness, and the results for a whole run."""
 
 import heapq
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from refusals import refuses
 
+from fedraa.config.experiment import Experiment
+from fedraa.engine.build import build_run
 from schedulers import SCHEDULERS, FragmentStats, GreRAA, Scheduler, SchedulerRunner, WrongChoice, delay_bound
 from schedulers.baselines import MinimumPriority, Offline, Random
 from schedulers.bound import offline_sets
@@ -123,6 +128,15 @@ def test_what_a_device_cannot_hold_is_never_given_out() -> None:
             assert {choose(scheduler, 0, turn, counts, rng) for turn in range(20)} == {0}
             assert 2 not in {choose(scheduler, 1, turn, counts, rng) for turn in range(20)}
     assert np.isfinite(delay_bound(table))
+
+
+def test_offline_refuses_before_the_run_a_device_that_lacks_the_memory_for_its_fragment(tmp_path: Path) -> None:
+    devices = tmp_path / "devices.csv"
+    devices.write_text("compute,memory\n1,1\n4,0.35\n")
+    fields: dict[str, Any] = {"engine": "local", "clients": 2, "compute": devices}
+    with refuses("scheduler", "client 1", "gre-raa", got="offline"):
+        build_run(Experiment(**fields, method="fed-raa-offline"))
+    build_run(Experiment(**fields, method="fed-raa"))
 
 
 def test_gre_takes_the_least_updated_feasible_fragment_and_mp_the_least_of_all() -> None:

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.participation import PARTICIPATION, Selection
 from fedraa.ledger.selection_context import ClientFacts, ClientStats, SelectionContext
-from fedraa.selection.oort import Oort, exploration_at, score_clients
+from fedraa.selection.oort import Oort, score_clients
 from fedraa.selection.power_of_choice import highest_losses
 
 SAMPLES = np.array([10, 20, 30, 40, 50])
@@ -77,8 +78,8 @@ def test_oort_score_fixture() -> None:
 
 
 def test_oort_exploration_fixture() -> None:
-    assert exploration_at(50, 0.9, 0.98, 0.2) == pytest.approx(0.32775271)
-    assert exploration_at(75, 0.9, 0.98, 0.2) == 0.2
+    assert Oort().exploration_at(50) == pytest.approx(0.32775271)
+    assert Oort().exploration_at(75) == 0.2
 
 
 def test_oort_clips_the_utility() -> None:
@@ -196,3 +197,26 @@ def test_a_wrong_choice_is_refused(chosen: list[int]) -> None:
     with pytest.raises(ValueError, match="participation") as caught:
         selector.choose_cohort(0, 0.0, {3})
     assert caught.value.field == "participation"  # type: ignore[attr-defined]
+
+
+def test_an_asynchronous_server_starts_no_fewer_clients_than_its_concurrency() -> None:
+    selector = ClientSelector(Wrong([2]), facts(), clients=5, seed=1, field="next_client")
+    with refuses("next_client", "view.count"):
+        selector.choose_first(3)
+    assert selector.choose_first(1) == [2]
+
+
+@pytest.mark.parametrize("candidates", [2, 6])
+def test_wrong_number_of_candidates_is_refused_in_rounds_and_without_rounds(candidates: int) -> None:
+    selection = PARTICIPATION.copy_for_run(f"power-of-choice(candidates={candidates})")
+    selector = ClientSelector(selection, facts(), clients=5, seed=1, field="next_client")
+    with refuses("power-of-choice.candidates", got=candidates):
+        selector.choose_first(3)
+
+
+@pytest.mark.parametrize(("needed", "started"), [(10, 11), (95, 105), (100, 110)])
+def test_over_selection_starts_a_whole_product_of_clients(needed: int, started: int) -> None:
+    """1.1 * 100 is 110.00000000000001 in floating point, and 1.1 * 95 is 104.5."""
+    sample = PARTICIPATION.resolve(f"sample:{needed}")
+    selector = ClientSelector(sample, None, clients=200, seed=1, over_selection=1.1)
+    assert len(selector.choose_cohort(0, 0.0, ())) == started

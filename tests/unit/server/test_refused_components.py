@@ -13,6 +13,7 @@ from fedraa.engine.build import build_run
 from fedraa.errors import InputError
 from fedraa.methods.fed_quilt import DeltaMix, RMSNormalizedDelta
 from fedraa.methods.fedasync import ConvexMix
+from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.server.async_rule import AsyncModel, ClientUpdate, factor_at
 from fedraa.server.optimizers import Adaptive
 from fedraa.server.round_server import received_buffer
@@ -26,7 +27,8 @@ def apply_update(self: Any, update: ClientUpdate, model: AsyncModel) -> fl.Apply
 
 
 @pytest.mark.parametrize(
-    ("base", "names"), [(ConvexMix, "is_convex_mix"), (DeltaMix, "is_convex_mix and is_delta_mix")]
+    ("base", "names"),
+    [(ConvexMix, "is_convex_mix"), (DeltaMix, "is_convex_mix and is_delta_mix"), (FedBuffRule, "adds_noise")],
 )
 def test_subclass_that_overrides_apply_update_without_its_guarantees_is_a_type_error(base: type, names: str) -> None:
     with pytest.raises(TypeError, match=f"Own .* {names};"):
@@ -113,3 +115,5 @@ def test_choices_of_a_round_update_are_checked() -> None:
         Mean(auxiliary="control")  # type: ignore[arg-type]
     with refuses("rule", "adam", "yogi", "adagrad", got="lion"):
         Adaptive("lion")
+    with refuses("beta2", "adagrad", got=0.5):
+        Adaptive("adagrad", beta2=0.5)

@@ -134,6 +134,7 @@ STATED_TERMS = [
     ("fedavg", {"local_epochs": 5, "batch_size": 10}),
     ("fedprox", {"lr": 0.01, "local_epochs": 20, "batch_size": 10}),
     ("fedrobust", {"lr": 1e-3, "batch_size": 50}),
+    ("fedadagrad", {"momentum": 0.0, "update.optimizer.beta1": 0.0}),
     ("fedcm", {"lr": 0.1, "lr_schedule": "exponential:0.998", "local.grad_mix": 0.1}),
     (
         "fedsam",
