@@ -34,7 +34,7 @@ def transformer(**options: object) -> nn.Module:
     )
 
 
-# Each name stands for a module, an example and the sizes of its groups.
+# Each name maps to a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "attention": (
         Calls(
@@ -52,7 +52,7 @@ CASES: dict[str, Case] = {
     ),
     "transformer layer": (transformer(batch_first=True), SEQUENCE, [4, 20]),
     "transformer layer, sequence first": (transformer(norm_first=True), SEQUENCE, [4, 20]),
-    "attention that lends its weights": (
+    "attention that returns its weights": (
         Calls(lambda m, x: m["b"](m["a"](x, x, x)[1]), a=nn.MultiheadAttention(6, 3, batch_first=True), b=head_of(5)),
         SEQUENCE,
         # The heads stay whole, because the code reads the mean over them. The output that no code reads can be cut.
@@ -72,7 +72,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cuts_are_right(name: str) -> None:
+def test_cut_equals_the_full_module_with_zeros(name: str) -> None:
     check_case(*CASES[name])
 
 
@@ -87,7 +87,7 @@ def transformer_cut(**options: object) -> tuple[Traced, nn.Module, nn.Module]:
     return traced, small.eval(), silent.eval()
 
 
-def test_the_fast_path_of_a_transformer_layer_stays_right() -> None:
+def test_fast_path_of_a_cut_transformer_equals_the_full_layer_with_zeros() -> None:
     _, small, silent = transformer_cut(batch_first=True)
     # Without gradients, an uncut layer in evaluation mode uses a fused kernel.
     with torch.no_grad():
@@ -96,7 +96,7 @@ def test_the_fast_path_of_a_transformer_layer_stays_right() -> None:
 
 @pytest.mark.parametrize("boolean", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
-def test_masks_of_cut_attention(boolean: bool, need_weights: bool) -> None:
+def test_cut_attention_applies_masks_to_the_kept_heads(boolean: bool, need_weights: bool) -> None:
     _, small, silent = transformer_cut(batch_first=True)
     x = torch.randn(4, 5, 12)
     causal = torch.ones(5, 5).triu(1).bool()
