@@ -149,3 +149,10 @@ def test_buffer_of_all_clients_equals_a_round_with_unequal_steps() -> None:
 def test_asynchronous_fednova_refuses_another_local_optimizer() -> None:
     with refuses("local_optimizer"):
         spec("fednova-async", local_optimizer="adam")
+
+
+@pytest.mark.parametrize("method", ["fednova", "fednova-async"])
+def test_momentum_that_continues_from_the_last_task_is_refused(method: str) -> None:
+    assert spec(method, momentum=0.9).method.local.momentum == 0.9
+    with refuses("local_optimizer_state", got="keep"):
+        spec(method, momentum=0.9, local_optimizer_state="keep")
