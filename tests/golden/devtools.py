@@ -31,17 +31,17 @@ class Chromium:
         os.close(theirs[1])
         self._number, self._buffer, self._session = 0, b"", ""
         self.problems: list[str] = []
-        target = self._ask("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self._ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        target = self._send("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self._send("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
-            self._ask(f"{domain}.enable")
+            self._send(f"{domain}.enable")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         with suppress(OSError):
-            self._ask("Browser.close")
+            self._send("Browser.close")
         self._process.kill()
         self._process.wait()
         self._write.close()
@@ -49,16 +49,16 @@ class Chromium:
 
     def open(self, address: str, width: int = 1280, height: int = 900, theme: str = "light") -> None:
         self.look(width, height, theme)
-        self._ask("Page.navigate", url=address)
+        self._send("Page.navigate", url=address)
 
     def look(self, width: int, height: int, theme: str) -> None:
         """Set the size of the page in pixels, and the theme, light or dark."""
-        self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
-        self._ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        self._send("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self._send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
 
     def value(self, script: str) -> Any:
         """Return the value of a JavaScript expression, which must be valid JSON."""
-        answer = self._ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        answer = self._send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -73,24 +73,24 @@ class Chromium:
     def mouse(self, kind: str, x: float, y: float, buttons: int = 0) -> None:
         """Send an event of the pointer: mouseMoved, mousePressed or mouseReleased."""
         pressed = {} if kind == "mouseMoved" else {"button": "left", "clickCount": 1}
-        self._ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, buttons=buttons, **pressed)
+        self._send("Input.dispatchMouseEvent", type=kind, x=x, y=y, buttons=buttons, **pressed)
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
         """Write the window, or the whole page, as a PNG file."""
-        answer = self._ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        answer = self._send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(answer["data"]))
 
-    def _ask(self, method: str, **values: Any) -> dict[str, Any]:
+    def _send(self, method: str, **values: Any) -> dict[str, Any]:
         self._number += 1
         session = {"sessionId": self._session} if self._session else {}
-        said = {"id": self._number, "method": method, "params": values} | session
-        self._write.write(json.dumps(said).encode() + b"\0")
+        message = {"id": self._number, "method": method, "params": values} | session
+        self._write.write(json.dumps(message).encode() + b"\0")
         while True:
             answer = self._next()
             if answer.get("id") == self._number:
                 assert "error" not in answer, answer
                 return dict(answer["result"])
-            self._noted(answer)
+            self._record_problem(answer)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
@@ -100,7 +100,7 @@ class Chromium:
         text, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(text))
 
-    def _noted(self, event: dict[str, Any]) -> None:
+    def _record_problem(self, event: dict[str, Any]) -> None:
         if event["method"] == "Runtime.exceptionThrown":
             self.problems.append(str(event["params"]["exceptionDetails"])[:500])
         if event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] == "error":

@@ -22,13 +22,13 @@ PHRASES = (
 )
 
 
-def test_files_exist() -> None:
+def test_named_files_exist() -> None:
     assert len(FILES) > 25
     assert [name for name in FILES if not (ROOT / name).is_file()] == []
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.split("|")[1].strip())
-def test_each_phrase_names_a_class_or_function_of_its_file(row: str) -> None:
+def test_every_row_names_classes_and_functions_of_its_files(row: str) -> None:
     files = [ROOT / name for name in re.findall(r"`([\w/]+\.py)`", row)]
     text = "\n".join(path.read_text() for path in files)
     names = re.findall(r"`([A-Za-z_]+(?:\.\w+)?)`", row)
@@ -39,15 +39,15 @@ def test_each_phrase_names_a_class_or_function_of_its_file(row: str) -> None:
         assert not member or re.search(rf"^    (def {member}\b|{member}:)", text, re.MULTILINE), name
 
 
-def test_phrases_of_the_description_are_there() -> None:
+def test_table_has_every_phrase_of_the_description() -> None:
     assert [phrase for phrase in PHRASES if phrase not in CARD] == []
 
 
-def test_every_room_is_named() -> None:
-    rooms = {f"fedraa/{path.parent.name}/" for path in (ROOT / "fedraa").glob("*/__init__.py")}
+def test_page_names_every_subpackage() -> None:
+    subpackages = {f"fedraa/{path.parent.name}/" for path in (ROOT / "fedraa").glob("*/__init__.py")}
     assert set(PACKAGES) <= {"fedraa", "actors", "schedulers"}
-    assert [room for room in sorted(rooms) if f"`{room}`" not in TEXT] == []
+    assert [name for name in sorted(subpackages) if f"`{name}`" not in TEXT] == []
 
 
-def test_the_page_is_in_the_navigation() -> None:
+def test_navigation_lists_the_page_once() -> None:
     assert (ROOT / "mkdocs.yml").read_text().count("architecture.md") == 1

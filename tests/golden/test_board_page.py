@@ -23,7 +23,7 @@ DRAWN = """['curve0', 'curve1'].every((id) => document.querySelector(`#${id} .sc
   && document.querySelectorAll('#timeline .point').length > 0"""
 LIST = "document.getElementById('runs').textContent"
 TITLES = "[...document.querySelectorAll('.g-xtitle text, .g-ytitle text')].map((text) => text.textContent)"
-ASKED = "performance.getEntriesByType('resource').filter((entry) => /curves.*from=/.test(entry.name)).length"
+REQUESTED_CURVES = "performance.getEntriesByType('resource').filter((entry) => /curves.*from=/.test(entry.name)).length"
 STAR = """(() => {
   const box = document.querySelector('#curve0 .trace:last-child .point').getBoundingClientRect();
   return [box.left + 6, box.top + 6];
@@ -71,7 +71,9 @@ def rgb_of(theme: Theme) -> str:
 
 
 @pytest.mark.parametrize(("width", "theme"), [(1280, LIGHT), (400, DARK)])
-def test_it_is_whole(chromium: Chromium, address: str, width: int, theme: Theme) -> None:
+def test_page_fits_its_width_and_theme_without_overlapping_labels(
+    chromium: Chromium, address: str, width: int, theme: Theme
+) -> None:
     chromium.problems.clear()
     chromium.open(f"{address}?{width}#fed-raa-ended", width, 900, theme.name)
     chromium.wait(DRAWN)
@@ -94,7 +96,7 @@ def test_it_is_whole(chromium: Chromium, address: str, width: int, theme: Theme)
     assert chromium.problems == []
 
 
-def test_it_follows_what_is_written(chromium: Chromium, folder: Path, address: str) -> None:
+def test_page_follows_growing_logs_and_changed_runs(chromium: Chromium, folder: Path, address: str) -> None:
     log, table = folder / "fed-raa-ended" / "events.jsonl", folder / "fed-raa-ended" / "evals.csv"
     events, evals = log.read_text().splitlines(keepends=True), table.read_text().splitlines(keepends=True)
     shutil.rmtree(folder / "fed-raa-ended" / "checkpoints")
@@ -130,7 +132,7 @@ def test_it_follows_what_is_written(chromium: Chromium, folder: Path, address: s
     assert chromium.problems == []
 
 
-def test_it_answers_the_pointer(chromium: Chromium, address: str) -> None:
+def test_page_reacts_to_the_pointer(chromium: Chromium, address: str) -> None:
     chromium.problems.clear()
     chromium.open(f"{address}?pointer#fed-raa-ended&scaffold-stopped")
     chromium.wait(DRAWN)
@@ -143,14 +145,14 @@ def test_it_answers_the_pointer(chromium: Chromium, address: str) -> None:
         chromium.mouse("mouseMoved", left + share * width, top + height * (1 - share))
     chromium.mouse("mouseMoved", *chromium.value(STAR))
     shown = "document.querySelector('#curve0 .hovertext')?.textContent ?? ''"
-    chromium.wait(shown, lambda told: told.startswith("fed-raa-ended, the bestaccuracy 0."))
+    chromium.wait(shown, lambda text: text.startswith("fed-raa-ended, the bestaccuracy 0."))
     chromium.mouse("mousePressed", left + 0.2 * width, top + 0.2 * height, 1)
     for share in (0.3, 0.45, 0.6):
         chromium.mouse("mouseMoved", left + share * width, top + share * height, 1)
     chromium.mouse("mouseReleased", left + 0.6 * width, top + 0.6 * height)
     low, high = chromium.wait("document.getElementById('curve0').layout.xaxis.range", lambda found: found[0] > 0)
     assert low < high
-    chromium.wait(ASKED)
+    chromium.wait(REQUESTED_CURVES)
     chromium.value("document.querySelector('#across input[value=bytes]').click()")
     chromium.wait(TITLES, lambda found: "sent, down and up (bytes)" in found)
     chromium.value("document.getElementById('none').click()")

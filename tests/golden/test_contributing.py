@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is right: its components run as they are printed, and its method equals the file in the code."""
+"""CONTRIBUTING.md: its components run as they are printed, and its method equals the file in the code."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from fedraa.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
-PARTS = next(iter(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)))
+COMPONENTS = next(iter(re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)))
 RUNS = [
     "--method fed-raa --updates 6 --scheduler {0}:HighestLoss --staleness {0}:slow --partition {0}:ByParity "
     "--metrics {0}:Top3 --callbacks {0}:Enough",
@@ -24,26 +24,26 @@ MODULE = "contributing_ext"
 
 
 @pytest.mark.parametrize("flags", RUNS)
-def test_the_parts_run(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / f"{MODULE}.py").write_text(PARTS)
+def test_components_run_and_replay(flags: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"{MODULE}.py").write_text(COMPONENTS)
     monkeypatch.syspath_prepend(tmp_path)
     command = ["run", *flags.format(MODULE).split(), *SMALL.split(), "--out", str(tmp_path / "run")]
     assert main(command) == 0
     assert main(["replay", str(tmp_path / "run")]) == 0
 
 
-def test_every_part_is_run() -> None:
-    made = set(re.findall(r"^(?:class|def) (\w+)", PARTS, re.MULTILINE))
-    assert made == set(re.findall(r":(\w+)", " ".join(RUNS)))
+def test_runs_use_every_component() -> None:
+    printed = set(re.findall(r"^(?:class|def) (\w+)", COMPONENTS, re.MULTILINE))
+    assert printed == set(re.findall(r":(\w+)", " ".join(RUNS)))
 
 
-def test_files_that_are_named_are_there() -> None:
+def test_named_files_exist() -> None:
     named = re.findall(r"`((?:fedraa|schedulers|tests|docs|benchmarks)/[\w/.]+\.\w+)`", TEXT)
     assert len(named) > 20
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_the_walk_through_is_what_the_files_have() -> None:
+def test_diffs_of_the_walkthrough_equal_the_files() -> None:
     files = ("fedraa/methods/ringmaster.py", "tests/unit/server/test_rivals.py")
     written = "\n".join((ROOT / name).read_text() for name in files)
     blocks = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)

@@ -33,7 +33,7 @@ def pod_specs() -> list[dict[str, Any]]:
     return [group["template"]["spec"] for group in [spec["headGroupSpec"], *spec["workerGroupSpecs"]]]
 
 
-def test_cluster_of_the_launcher_is_valid() -> None:
+def test_launcher_config_matches_the_schema_of_ray() -> None:
     config = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
     schema = json.loads((Path(autoscaler.__file__).parent / "ray-schema.json").read_text())
     jsonschema.validate(config, schema)
@@ -42,7 +42,7 @@ def test_cluster_of_the_launcher_is_valid() -> None:
         jsonschema.validate(config | {"max_worker": 8}, schema)
 
 
-def test_cluster_of_the_launcher_installs_the_dependencies() -> None:
+def test_launcher_config_installs_the_dependencies() -> None:
     config = yaml.safe_load((DEPLOY / "ray-cluster.yaml").read_text())
     (command,) = config["setup_commands"]
     installed = shlex.split(command)[4:]
@@ -50,7 +50,7 @@ def test_cluster_of_the_launcher_installs_the_dependencies() -> None:
     assert config["docker"]["image"].startswith(f"rayproject/ray:{PINS['ray']}-py311")
 
 
-def test_bash_reads_the_slurm_script() -> None:
+def test_slurm_script_is_valid_bash() -> None:
     subprocess.run(["bash", "-n", str(DEPLOY / "slurm.sh")], check=True)
 
 
@@ -66,7 +66,7 @@ def test_workflows_name_actions_by_their_commit(name: str) -> None:
     assert [action for action in actions if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", action)] == []
 
 
-def test_release_publishes_only_tags_and_only_the_last_job_can() -> None:
+def test_release_runs_only_for_tags_and_only_the_last_job_can_publish() -> None:
     # PyYAML reads the key `on` as True.
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
     assert workflow[True] == {"push": {"tags": ["v*"]}}
@@ -89,7 +89,7 @@ def test_kubernetes_runs_without_root_and_with_the_pinned_ray() -> None:
         assert pod["securityContext"]["runAsNonRoot"] is True
 
 
-def test_job_of_kubernetes_writes_to_the_volume_of_its_cluster() -> None:
+def test_kubernetes_job_writes_to_the_volume_of_its_cluster() -> None:
     documents = kuberay()
     job = documents["RayJob"]["spec"]
     assert job["clusterSelector"] == {"ray.io/cluster": documents["RayCluster"]["metadata"]["name"]}

@@ -73,7 +73,7 @@ def test_every_command_of_a_page_has_valid_flags(page: str) -> None:
             run(line, only_parse=True)
 
 
-def test_page_of_flags_shows_pipes_as_pipes() -> None:
+def test_flags_page_escapes_pipe_characters() -> None:
     text = command_line()
     assert "<code>--units relative&#124;physical</code>" in text
     assert "\\|" not in text
@@ -82,7 +82,7 @@ def test_page_of_flags_shows_pipes_as_pipes() -> None:
     assert all(line.count("|") == 4 for line in rows)
 
 
-def test_each_object_that_a_component_receives_or_returns_is_on_the_page_of_components() -> None:
+def test_components_page_documents_arguments_and_results_of_hooks() -> None:
     """The objects are found in the annotations of the methods of every kind of component."""
     page = (DOCS / "reference" / "components.md").read_text()
     documented = {line.rsplit(".", 1)[-1] for line in page.split("\n") if line.startswith("::: ")}
@@ -95,7 +95,7 @@ def test_each_object_that_a_component_receives_or_returns_is_on_the_page_of_comp
     assert objects <= documented
 
 
-def test_every_public_name_is_on_a_page_of_the_reference() -> None:
+def test_reference_pages_document_every_public_name() -> None:
     pages = [(DOCS / "reference" / name).read_text() for name in ("python.md", "components.md")]
     documented = {
         line.removeprefix("::: ").strip() for page in pages for line in page.split("\n") if line[:4] == "::: "
@@ -116,7 +116,7 @@ def test_every_method_has_a_card_with_a_valid_command() -> None:
         run(next(command for command in commands if kind in command), only_parse=True)
 
 
-def test_bibliography_has_the_papers_of_methods_only() -> None:
+def test_bibliography_has_exactly_the_papers_of_methods() -> None:
     without = [name for name, method in METHODS.items() if paper_of(method) is None]
     assert "fed-quilt" in without
     assert len(without) < 5
@@ -126,7 +126,7 @@ def test_bibliography_has_the_papers_of_methods_only() -> None:
     assert all(paper.field("url").startswith("https://") for paper in read_papers().values())
 
 
-def test_page_of_papers_has_every_claim_and_every_entry() -> None:
+def test_papers_page_has_every_claim_and_every_entry() -> None:
     text = paper_page()
     counts = re.findall(r"^\| \[.*\) \| \[(\d+)\]\(papers/[\w-]+\.md\) \| ([\d |]+) \|$", text, re.MULTILINE)
     assert [int(total) for total, _ in counts] == [sum(map(int, parts.split(" | "))) for _, parts in counts]
@@ -134,7 +134,7 @@ def test_page_of_papers_has_every_claim_and_every_entry() -> None:
     assert text.count("\n@") == len(read_papers())
 
 
-def test_page_of_compatibility_shows_every_line_of_the_table_with_one_digest() -> None:
+def test_compatibility_page_shows_every_row_with_its_digest() -> None:
     text = compatibility_page()
     with (ROOT / "benchmarks" / "results" / "compat.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -180,7 +180,7 @@ def test_pictures_and_files_that_a_page_names_exist(page: str) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_results_have_only_pictures_of_pages_and_at_most_6_mb() -> None:
+def test_results_take_at_most_6_mb_and_have_only_the_picture_of_a_page() -> None:
     results = list((ROOT / "benchmarks" / "results").iterdir())
     # The page of comparisons shows this picture.
     assert [path.name for path in results if path.suffix == ".png"] == ["compare.png"]
@@ -188,7 +188,7 @@ def test_results_have_only_pictures_of_pages_and_at_most_6_mb() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_table_below_the_command_of_a_study_has_the_numbers_of_its_result(page: str) -> None:
+def test_table_of_a_study_on_a_page_equals_its_stored_result(page: str) -> None:
     for study, rest in re.findall(r"^python -m benchmarks run (\w+) --standard(.*?)(?=^#|\Z)", text_of(page), STUDIES):
         result = (ROOT / "benchmarks" / "results" / f"{study}-standard.md").read_text()
         assert table_numbers(rest) == table_numbers(result)
@@ -200,7 +200,7 @@ def test_table_below_the_command_of_a_study_has_the_numbers_of_its_result(page: 
 NUMBERS = {7: "seven", 9: "nine", 16: "sixteen", 19: "nineteen"}
 
 
-def test_page_of_frameworks_counts_what_is_registered() -> None:
+def test_frameworks_page_counts_the_registered_components() -> None:
     text = text_of("coming-from/frameworks.md")
     robust = [
         make for make in AGGREGATOR.names().values() if inspect.isclass(make) and issubclass(make, RobustAggregator)
@@ -231,7 +231,7 @@ def table_numbers(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[2:-1]] for line in table[0].splitlines()[2:]]
 
 
-def test_every_package_that_a_text_installs_is_in_an_extra() -> None:
+def test_every_package_that_a_page_installs_is_in_an_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     paths = [*DOCS.rglob("*.md"), *(ROOT / "examples").glob("*.*"), *(ROOT / "fedraa").rglob("*.py")]
     texts = [path.read_text() for path in paths]
@@ -265,7 +265,7 @@ def test_card_links_to_claims_in_any_kind_of_table() -> None:
     assert claims_of("fedsam", of_page) == claims_of("fed-raa-sync", of_page) == []
 
 
-def test_page_of_examples_has_every_file_in_full() -> None:
+def test_examples_page_has_every_file_in_full() -> None:
     text = example_page()
     sections = re.findall(r"^## (\w+)\.py$", text, re.MULTILINE)
     assert sorted(sections) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
@@ -273,7 +273,7 @@ def test_page_of_examples_has_every_file_in_full() -> None:
     assert {*re.findall(r"\(#(\w+)py\)", text), "character_models"} == set(sections)
 
 
-def test_page_of_flags_has_every_flag() -> None:
+def test_flags_page_has_every_flag() -> None:
     text = command_line()
     assert re.findall(r"^## fedraa (\S+)", text, re.MULTILINE) == list(COMMANDS)
     assert [name for name in Experiment.model_fields if f"<code>--{name.replace('_', '-')}" not in text] == []

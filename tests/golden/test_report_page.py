@@ -36,7 +36,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [1200, 400])
-def test_page_is_whole_in_a_browser(page: Path, width: int, chromium: Chromium) -> None:
+def test_page_loads_its_plots_sorts_its_tables_and_fits_its_width(page: Path, width: int, chromium: Chromium) -> None:
     chromium.problems.clear()
     chromium.open(f"{page.as_uri()}?{width}", width)
     chromium.wait(f"document.readyState === 'complete' && {IMAGES}.every((image) => image.complete)")

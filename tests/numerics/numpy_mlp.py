@@ -138,12 +138,12 @@ def sgd(
     prox_mu: float = 0.0,
     sam_rho: float = 0.0,
     mask: npt.NDArray[np.bool_] | None = None,
-    bend: Callable[[Array], Array] = lambda g: g,
+    transform: Callable[[Array], Array] = lambda g: g,
 ) -> Array:
-    """v <- momentum v + bend(g) + prox_mu (w - received); w <- w - lr v, from w = received = theta [d].
+    """v <- momentum v + transform(g) + prox_mu (w - received); w <- w - lr v, from w = received = theta [d].
 
     g is the minibatch gradient; with `sam_rho`, g is the gradient at w + sam_rho g / |g|. With a mask m [d] the client
-    receives and trains m theta. SAM's norm is then over the trained coordinates, and the result of `bend` is masked.
+    receives and trains m theta. SAM's norm is over the trained coordinates only, and `transform(g)` is masked.
     """
     received = theta.astype(np.float64) if mask is None else theta * mask.astype(np.float64)
     w, v = received, np.zeros(len(theta))
@@ -151,7 +151,7 @@ def sgd(
         _, g = loss_gradient(w, x, y, widths, mask)
         if sam_rho:
             _, g = loss_gradient(w + sam_rho * g / np.linalg.norm(g), x, y, widths, mask)
-        g = bend(g) + prox_mu * (w - received)
+        g = transform(g) + prox_mu * (w - received)
         v = momentum * v + (g if mask is None else g * mask)
         w = w - lr * v
     return w

@@ -16,7 +16,7 @@ Policy = Any
 THETA = np.random.default_rng(2).normal(size=SIZE).astype(np.float32)
 
 
-def turn(run: RunContext, client: int, round: int) -> RoundContext:
+def round_context(run: RunContext, client: int, round: int) -> RoundContext:
     return RoundContext(client, round, client, run.clients, 0.0, THETA, run)
 
 
@@ -24,7 +24,7 @@ def draws(policy: Policy, net: Traced, rounds: int, clients: int = CLIENTS, seed
     """Return the assignments by round and client. All clients are in every cohort."""
     run = RunContext(net, clients, seed)
     sampler = policy.bind(run)
-    return [[sampler.draw(turn(run, n, r)) for n in range(clients)] for r in range(rounds)]
+    return [[sampler.draw(round_context(run, n, r)) for n in range(clients)] for r in range(rounds)]
 
 
 def trained(choice: Assignment) -> np.ndarray:

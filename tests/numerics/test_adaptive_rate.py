@@ -24,7 +24,7 @@ DIGITS: dict[str, Any] = {"dataset": "digits", "hidden": (32,), "clients": 6, "e
 
 
 @pytest.mark.parametrize("mask", [None, np.random.default_rng(0).random(len(RUN.params)) < 0.6])
-def test_the_cosine_compares_the_halves_of_a_tasks_path(mask: np.ndarray | None) -> None:
+def test_cosine_compares_the_two_halves_of_a_tasks_path(mask: np.ndarray | None) -> None:
     task = first_task(widths=RUN.traced.widths(RUN.traced.full()), buffer=RUN.params, lr=LR, mask=mask)
     update = Trainer(RUN.traced, RUN.method.local, seed=SEED).train(task, *RUN.data.client(0))
     batches = list(minibatches(RUN, 0, 0))
@@ -93,7 +93,7 @@ def test_a_convolution_with_one_output_channel_limits_the_cosine() -> None:
     assert cosine_of_path([3.0, 4.0], [3.0, 9.0], [3.0, 14.0], convolution) == pytest.approx(-math.log(2))
 
 
-def test_a_single_step_and_a_path_that_stands_still_have_no_cosine() -> None:
+def test_cosine_is_none_after_a_single_step_or_without_movement() -> None:
     module = nn.Linear(3, 1, bias=False)
     single = HalfwayCosine([1], -0.05, module)
     still = HalfwayCosine([4], -0.05, module)
@@ -152,7 +152,7 @@ def test_the_factor_falls_if_most_losses_have_risen() -> None:
     assert np.diff(logs[-3:]) == pytest.approx([0.05 / 2, 0.1 / 2])
 
 
-def test_the_factor_does_not_fall_if_only_one_fast_client_has_risen_losses() -> None:
+def test_factor_does_not_fall_if_the_losses_of_only_one_client_rise() -> None:
     factor = AdaptiveFactor(0.0, 3, 3)
     for client in range(3):
         factor.receive(client, 0.3, 1.0)
@@ -215,7 +215,7 @@ def test_the_factor_is_bounded() -> None:
     assert factor.value == pytest.approx(1e-4)
 
 
-def test_rates_multiply_the_base_rate_and_survive_a_restart() -> None:
+def test_rates_multiply_the_base_rate_and_are_restored() -> None:
     rates = LocalRates("adaptive:0.2", lambda widths: 0.01 * widths[0], 1, 2)
     update = Trainer(RUN.traced, RUN.method.local, seed=SEED).train(
         first_task(widths=RUN.traced.widths(RUN.traced.full()), buffer=RUN.params, lr=LR),
@@ -265,7 +265,7 @@ def test_the_rate_does_not_depend_on_its_start(tmp_path: Path) -> None:
     assert max(last) < 3 * min(last)
 
 
-def test_a_rate_that_is_set_stays_constant() -> None:
+def test_explicit_lr_has_a_constant_schedule() -> None:
     assert spec("fed-quilt", lr=0.3).method.local.lr_schedule == "constant"
     assert fl.Experiment(method="fed-quilt").lr is None
 
@@ -293,7 +293,7 @@ def test_the_running_median_is_the_median_of_the_last_values() -> None:
         assert (restored.value, restored.is_full) == (running.value, number >= 4)
 
 
-def test_clients_that_are_no_longer_recent_do_not_count() -> None:
+def test_only_recent_clients_count_for_a_fall_of_the_factor() -> None:
     """The sums that the factor keeps are equal to sums over all records, which the test computes again."""
     rng = np.random.default_rng(1)
     at_work, clients = 4, 30

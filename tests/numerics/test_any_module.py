@@ -217,14 +217,14 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Any]] = {
 LARGE = ("shared reentrant", "detached", "checkpoint", "script", "packed LSTM")
 
 
-def taken(x: Any, rows: Any) -> Any:
+def take_rows(x: Any, rows: Any) -> Any:
     """Return rows of one input, a tuple or a dict."""
     if isinstance(x, dict):
         return {name: part[rows] for name, part in x.items()}
     return tuple(part[rows] for part in x) if isinstance(x, tuple) else x[rows]
 
 
-def called(module: nn.Module, x: Any) -> Tensor:
+def main_output(module: nn.Module, x: Any) -> Tensor:
     """Return the main output of a module, as a script in plain PyTorch does."""
     if isinstance(x, dict):
         out = module(**{name: torch.tensor(part) for name, part in x.items()})
@@ -244,7 +244,9 @@ def experiment(**fields: Any) -> fl.Experiment:
 
 
 def dataset(x: Any) -> fl.Dataset:
-    return fl.Dataset("t", taken(x, slice(SAMPLES)), Y[:SAMPLES], taken(x, slice(SAMPLES, None)), Y[SAMPLES:], CLASSES)
+    return fl.Dataset(
+        "t", take_rows(x, slice(SAMPLES)), Y[:SAMPLES], take_rows(x, slice(SAMPLES, None)), Y[SAMPLES:], CLASSES
+    )
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -260,7 +262,7 @@ def test_a_client_trains_a_module_as_plain_pytorch_does(
     given = make()
     before = {name: tensor.clone() for name, tensor in given.state_dict().items()}
     data = dataset(x)
-    # The run's own view of the samples: inputs are scaled by the statistics of the training samples.
+    # The samples of the run: inputs are scaled by the statistics of the training samples.
     scaled = build_run(experiment(), given, data).data
     shard, labels = scaled.client(0)
 
@@ -276,11 +278,13 @@ def test_a_client_trains_a_module_as_plain_pytorch_does(
     for start in range(0, STEPS * BATCH, BATCH):
         rows = order[start : start + BATCH]
         optimizer.zero_grad()
-        F.cross_entropy(called(bare, taken(shard, rows)), torch.from_numpy(labels[rows])).backward()
+        F.cross_entropy(main_output(bare, take_rows(shard, rows)), torch.from_numpy(labels[rows])).backward()
         optimizer.step()
     expected = {name: tensor.detach().clone() for name, tensor in bare.state_dict().items()}
     bare.load_state_dict(torch.load(history.directory / "model.pt"), strict=True)
     for key, tensor in bare.state_dict().items():
         torch.testing.assert_close(tensor, expected[key], atol=1e-6, rtol=1e-6)
-    right = (called(bare.eval(), taken(scaled.dataset.x_test, slice(None))).argmax(1).numpy() == data.y_test).mean()
+    right = (
+        main_output(bare.eval(), take_rows(scaled.dataset.x_test, slice(None))).argmax(1).numpy() == data.y_test
+    ).mean()
     assert history.evals["accuracy"].iloc[-1] == pytest.approx(right)

@@ -9,8 +9,8 @@ from tiny import CLIENTS, LR, WIDTHS, Stepped, close, minibatches, spec, start, 
 BAD = 1
 
 
-def ended(stepped: Stepped, waiting: Iterable[int], *, bad: bool) -> list[int]:
-    """Run a round in which the bad client's task fails, and return the clients that wait for the next round."""
+def run_round(stepped: Stepped, waiting: Iterable[int], *, bad: bool) -> list[int]:
+    """Run a round and return the clients that wait for the next round. With `bad`, the bad client's task fails."""
     for task in [stepped.server.assign(client, 0.0) for client in waiting]:
         if bad and task.client == BAD:
             after = stepped.server.drop(task.id, "told so", 1.0)
@@ -19,7 +19,7 @@ def ended(stepped: Stepped, waiting: Iterable[int], *, bad: bool) -> list[int]:
     return list(after)
 
 
-def test_fedavg_weighs_those_who_reported() -> None:
+def test_fedavg_averages_only_the_clients_that_reported() -> None:
     """theta <- sum of n_i w_i / sum of n_i over the clients without a failure.
 
     After two successive failures client 2 is no longer drawn.
@@ -29,7 +29,7 @@ def test_fedavg_weighs_those_who_reported() -> None:
     good = [client for client in waiting if client != BAD]
     for turn in range(3):
         assert waiting == (good if turn == 2 else [*range(CLIENTS)])
-        waiting = ended(stepped, waiting, bad=True)
+        waiting = run_round(stepped, waiting, bad=True)
         new = [sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR) for n in good]
         theta = np.average(new, axis=0, weights=run.data.sizes[good])
         close(stepped.server.params, theta)
@@ -37,7 +37,7 @@ def test_fedavg_weighs_those_who_reported() -> None:
     assert [line["clients"] for line in stepped.records.of("round")] == [CLIENTS - 1] * 3
 
 
-def test_scaffold_remembers_what_the_client_last_reported() -> None:
+def test_scaffold_keeps_the_control_variate_of_a_failed_client() -> None:
     """c_i of a client whose task failed stays, and c moves by the others' changes, divided by N.
 
     Only round 1 has a failure.
@@ -46,11 +46,11 @@ def test_scaffold_remembers_what_the_client_last_reported() -> None:
     stepped, theta, waiting = Stepped(run), start(run), [*range(CLIENTS)]
     c, own = np.zeros(len(theta)), np.zeros((CLIENTS, len(theta)))
     for turn in range(3):
-        waiting = ended(stepped, waiting, bad=turn == 1)
+        waiting = run_round(stepped, waiting, bad=turn == 1)
         deltas, changes = [], []
         for n in (n for n in range(CLIENTS) if turn != 1 or n != BAD):
             correction = c - own[n]
-            y = sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, bend=lambda g, d=correction: g + d)
+            y = sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, transform=lambda g, d=correction: g + d)
             change = -c + (theta - y) / (steps(run, n) * LR)
             deltas.append(y - theta)
             changes.append(change)
@@ -61,7 +61,7 @@ def test_scaffold_remembers_what_the_client_last_reported() -> None:
     assert waiting == [*range(CLIENTS)]
 
 
-def test_fed_raa_mixes_nothing_of_it_in_and_its_version_stays() -> None:
+def test_failed_tasks_change_neither_model_nor_version_of_fedasync() -> None:
     """theta_j <- (1 - a) theta_j + a w only for clients without a failure. Staleness counts applied updates."""
     run = spec("fedasync", mixing=0.7, staleness="polynomial", prox_mu=0.4, momentum=0.0)
     stepped, theta = Stepped(run), start(run)

@@ -54,7 +54,7 @@ def test_qsgd_rounds_to_the_two_neighbouring_levels_with_the_right_probability()
     assert decoded.var(axis=0).sum() == pytest.approx(0.625, rel=0.06)
 
 
-def test_randomk_keeps_a_share_and_has_the_delta_as_mean() -> None:
+def test_randomk_keeps_a_share_and_is_unbiased() -> None:
     values = torch.arange(1.0, 11.0)
     decoded = decode_often("randomk:0.3", values, 4000)
     assert set((decoded != 0).sum(axis=1)) == {3}
@@ -62,7 +62,7 @@ def test_randomk_keeps_a_share_and_has_the_delta_as_mean() -> None:
     assert decoded.mean(axis=0) == pytest.approx(values.numpy(), rel=0.12)
 
 
-def test_signs_and_their_scale() -> None:
+def test_sign_and_scaled_sign_equal_the_published_values() -> None:
     """The published values of scaled sign: 1.2 * (1, -1, 1, -1) for (3, -1.1, 0.5, -0.2). A zero counts as +1."""
     values = torch.tensor([3.0, -1.1, 0.5, -0.2])
     assert decode("sign", values).tolist() == [1, -1, 1, -1]
@@ -82,7 +82,7 @@ def test_signs_and_their_scale() -> None:
         ("qsgd:4", 504),
     ],
 )
-def test_bytes_are_those_of_the_packed_message(text: str, expected: int) -> None:
+def test_bytes_equal_the_size_of_the_packed_message(text: str, expected: int) -> None:
     """Of 1,000 entries 100 are sent: 100 indices of 10 bits and a bitmap of 1,000 bits have the same length."""
     assert COMPRESSOR.resolve(text).bytes(1000) == expected
 
@@ -94,7 +94,7 @@ def test_few_positions_are_sent_as_indices_and_many_as_a_bitmap() -> None:
 
 
 @pytest.mark.parametrize("text", ["none", "topk:0.5", "randomk:0.5", "8bit", "qsgd:4", "sign", "scaled-sign"])
-def test_an_empty_delta_and_a_delta_of_zeros(text: str) -> None:
+def test_empty_and_zero_deltas_decode_to_finite_values(text: str) -> None:
     """With some masks a client trains no coordinate, and some clients have a delta of zeros."""
     assert decode(text, torch.zeros(0)).numel() == 0
     assert torch.isfinite(decode(text, torch.zeros(3))).all()
@@ -123,7 +123,7 @@ def test_bad_compressors_are_refused(text: str) -> None:
         COMPRESSOR.resolve(text)
 
 
-def test_signs_without_a_scale_need_a_vote() -> None:
+def test_sign_compression_without_a_majority_vote_is_refused() -> None:
     with refuses("compress", got="sign"):
         spec("fedavg", compress="sign")
 
@@ -139,7 +139,7 @@ def test_a_client_compresses_with_the_random_numbers_of_its_task() -> None:
         assert update.params == pytest.approx(received + decoded, abs=1e-7)
 
 
-def test_majority_vote_of_published_deltas() -> None:
+def test_majority_vote_equals_the_published_result() -> None:
     """A tie gives 0: the deltas (1, -2, 0), (3, 1, 0), (-0.1, -5, 1) and (2, 4, -1) give (1, 0, 0)."""
     deltas = np.array([[1, -2, 0], [3, 1, 0], [-0.1, -5, 1], [2, 4, -1]], np.float32)
     aggregator = AGGREGATOR.resolve("majority").bind(3, 4)
@@ -150,7 +150,7 @@ def test_majority_vote_of_published_deltas() -> None:
     assert moved.all()
 
 
-def test_signsgd_against_numpy() -> None:
+def test_signsgd_round_equals_numpy() -> None:
     """theta <- theta + 0.01 * sign(sum of the clients' signs), after their local SGD."""
     run = spec("signsgd", server_lr=0.01, momentum=0.0)
     theta = start(run)
@@ -173,7 +173,7 @@ def send_often(kind: ErrorFeedback, text: str, tasks: int) -> tuple[list[list[fl
     return arrived, kept.numpy()
 
 
-def test_error_feedback_against_published_values() -> None:
+def test_error_feedback_equals_the_published_values() -> None:
     sent, error = send_often("ef", "topk:0.25", 3)
     assert sent == [[3, 0, 0, 0], [3, 0, 0, 0], pytest.approx([0, -3.3, 0, 0])]
     assert error == pytest.approx([3, 0, 1.5, -0.6])
@@ -200,7 +200,7 @@ def test_random_entries_are_not_scaled_with_error_feedback() -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "ra-fed", "fed-raa"])
 @pytest.mark.parametrize("kind", ["ef", "ef21"])
-def test_error_feedback_of_runs_against_numpy(method: str, kind: ErrorFeedback) -> None:
+def test_error_feedback_of_runs_equals_numpy(method: str, kind: ErrorFeedback) -> None:
     """Each client has a value per coordinate of the full model. A task changes only the values that it trains."""
     fields: dict[str, object] = {"momentum": 0.0}
     if method == "fed-raa":

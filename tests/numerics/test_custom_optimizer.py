@@ -149,12 +149,12 @@ def test_wrong_custom_step_is_refused(kind: type[LocalOptimizer]) -> None:
         ("lr_schedule", {"lr_schedule": "cosine:1.5@local"}),
     ],
 )
-def test_values_that_do_not_go_together_are_refused(field: str, fields: dict[str, Any]) -> None:
+def test_conflicting_or_invalid_optimizer_settings_are_refused(field: str, fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=rf"^{field}[.:]"):
         spec(**{"method": "fedavg", **fields})
 
 
-def test_momentum_of_zero_goes_with_adam() -> None:
+def test_adam_accepts_a_momentum_of_zero() -> None:
     """Equal terms set momentum 0 for all methods, so Adam must accept it."""
     assert spec("fedavg", local_optimizer="adam", momentum=0.0).method.local.momentum == 0
     assert spec("fedavg", local_optimizer="adam").method.local.momentum == 0

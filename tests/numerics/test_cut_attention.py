@@ -35,7 +35,7 @@ def transformer(**options: object) -> nn.Module:
     )
 
 
-# Each name stands for a module, an example and the sizes of its groups.
+# Each name maps to a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "attention": (
         Calls(
@@ -53,7 +53,7 @@ CASES: dict[str, Case] = {
     ),
     "transformer layer": (transformer(batch_first=True), SEQUENCE, [4, 20]),
     "transformer layer, sequence first": (transformer(norm_first=True), SEQUENCE, [4, 20]),
-    "attention that lends its weights": (
+    "attention that returns its weights": (
         Calls(lambda m, x: m["b"](m["a"](x, x, x)[1]), a=nn.MultiheadAttention(6, 3, batch_first=True), b=head_of(5)),
         SEQUENCE,
         # The heads stay whole, because the code reads the mean over them. The output that no code reads can be cut.
@@ -73,11 +73,11 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cuts_are_right(name: str) -> None:
+def test_cut_equals_the_full_module_with_zeros(name: str) -> None:
     check_case(*CASES[name])
 
 
-def test_cut_of_the_inputs_of_attention_with_all_heads() -> None:
+def test_inputs_of_attention_can_be_cut_with_all_heads_kept() -> None:
     module = Calls(
         lambda m, x: m["out"](m["attention"](y := m["into"](x), y, y)[0] + y),
         into=nn.Linear(6, 12),
@@ -100,7 +100,7 @@ def transformer_cut(**options: object) -> tuple[Traced, nn.Module, nn.Module]:
     return traced, small.eval(), silent.eval()
 
 
-def test_the_fast_path_of_a_transformer_layer_stays_right() -> None:
+def test_fast_path_of_a_cut_transformer_equals_the_full_layer_with_zeros() -> None:
     _, small, silent = transformer_cut(batch_first=True)
     # Without gradients, an uncut layer in evaluation mode uses a fused kernel.
     with torch.no_grad():
@@ -109,7 +109,7 @@ def test_the_fast_path_of_a_transformer_layer_stays_right() -> None:
 
 @pytest.mark.parametrize("boolean", [True, False])
 @pytest.mark.parametrize("need_weights", [True, False])
-def test_masks_of_cut_attention(boolean: bool, need_weights: bool) -> None:
+def test_cut_attention_applies_masks_to_the_kept_heads(boolean: bool, need_weights: bool) -> None:
     _, small, silent = transformer_cut(batch_first=True)
     x = torch.randn(4, 5, 12)
     causal = torch.ones(5, 5).triu(1).bool()

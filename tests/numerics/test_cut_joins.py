@@ -18,7 +18,7 @@ def shuffle(x: Tensor) -> Tensor:
     return x.view(batch, 2, channels // 2, height, width).transpose(1, 2).reshape(batch, channels, height, width)
 
 
-# Each name stands for a module, an example and the sizes of its groups.
+# Each name maps to a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "residual stream": (
         Calls(
@@ -174,5 +174,5 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cuts_are_right(name: str) -> None:
+def test_cut_equals_the_full_module_with_zeros(name: str) -> None:
     check_case(*CASES[name])

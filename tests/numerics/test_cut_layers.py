@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from cut_cases import IMAGE, SEQUENCE, TOKENS, VECTOR, Calls, Case, check_case, conv, head
 from torch import nn
 
-# Each name stands for a module, an example and the sizes of its groups.
+# Each name maps to a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "batch norm": (
         nn.Sequential(conv(3, 8), nn.BatchNorm2d(8), nn.ReLU(), conv(8, 6), nn.BatchNorm2d(6), nn.SiLU(), head(6)),
@@ -126,5 +126,5 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cuts_are_right(name: str) -> None:
+def test_cut_equals_the_full_module_with_zeros(name: str) -> None:
     check_case(*CASES[name])

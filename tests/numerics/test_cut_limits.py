@@ -20,7 +20,7 @@ def without_first(x: Tensor) -> Tensor:
     return x
 
 
-# Each name stands for a module, an example and the sizes of its groups.
+# Each name maps to a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "group norm of one group": (nn.Sequential(conv(3, 12), nn.GroupNorm(1, 12), nn.GELU(), head(12)), IMAGE, []),
     "layer norm": (
@@ -107,7 +107,7 @@ CASES: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cuts_are_right(name: str) -> None:
+def test_cut_equals_the_full_module_with_zeros(name: str) -> None:
     check_case(*CASES[name])
 
 
@@ -137,11 +137,11 @@ REASONS = {
 
 
 @pytest.mark.parametrize("name", REASONS)
-def test_what_stays_whole_is_reported(name: str) -> None:
+def test_trace_reports_why_layers_stay_whole(name: str) -> None:
     module, example, _ = CASES[name]
     assert trace_module(module, example).uncut == REASONS[name]
 
 
-def test_code_with_constant_widths_is_reported() -> None:
+def test_trace_reports_code_with_constant_widths() -> None:
     module, example, _ = CASES["a width that is checked"]
     assert "the code of the module fixes its width" in trace_module(module, example).uncut["layers.a"]

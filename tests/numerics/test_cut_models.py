@@ -1,4 +1,4 @@
-"""Cuts of whole models: the project's own, and all of torchvision's classifiers."""
+"""Cuts of whole models: the built-in models, all of torchvision's classifiers, and some models of transformers."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def check_cuts(traced: Traced, example: torch.Tensor, number_of_cuts: int) -> No
 
 
 @pytest.mark.parametrize(("name", "number_of_cuts"), models_and_cuts(MODELS))
-def test_our_models(name: str, number_of_cuts: int) -> None:
+def test_cuts_of_built_in_models_are_correct_and_cheaper(name: str, number_of_cuts: int) -> None:
     example = torch.randint(0, 10_000, (4, 20)) if name == "fasttext" else torch.randn(2, 3, 16, 16)
     traced = trace_module(build_model(name, example, classes=10), example)
     check_cuts(traced, example, number_of_cuts)
@@ -49,20 +49,20 @@ def test_our_models(name: str, number_of_cuts: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "number_of_cuts"), models_and_cuts(LIGHT))
-def test_some_of_torchvision(name: str, number_of_cuts: int) -> None:
+def test_cuts_of_light_torchvision_models_are_correct_and_cheaper(name: str, number_of_cuts: int) -> None:
     module, example = build_zoo_model(f"torchvision:{name}")
     check_cuts(trace_module(module, example), example, number_of_cuts)
 
 
 @pytest.mark.slow
-def test_all_of_torchvision() -> None:
+def test_every_torchvision_classifier_can_be_cut() -> None:
     lines = [survey_model(f"torchvision:{name}") for name in list_models("torchvision")]
     assert len(lines) >= 78
     assert [line for line in lines if line["verdict"] != "cut"] == []
 
 
 @pytest.mark.parametrize("name", ["bert", "mixtral", "t5"])
-def test_some_of_transformers(name: str) -> None:
+def test_transformers_models_can_be_cut(name: str) -> None:
     pytest.importorskip("transformers", reason="in the extra zoo")
     line = survey_model(f"transformers:{name}")
     assert line["verdict"] == "cut", line

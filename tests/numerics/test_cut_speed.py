@@ -13,7 +13,7 @@ from fedraa.submodels import take_prefix
 from fedraa.submodels.tracing.trace import trace_module
 
 
-def test_resnet50() -> None:
+def test_tracing_and_cutting_resnet50_make_few_calls() -> None:
     module, example = build_zoo_model("torchvision:resnet50")
     # The counts are 1.7 million and 115 thousand. A cut takes about 25 ms.
     assert count_calls(lambda: trace_module(module, example)) < 3_000_000
@@ -22,7 +22,7 @@ def test_resnet50() -> None:
 
 
 @pytest.mark.parametrize(("name", "limit"), [("mlp", 50), ("resnet18", 400)])
-def test_index_sets_of_many_clients(name: str, limit: int) -> None:
+def test_index_sets_of_many_clients_make_few_calls(name: str, limit: int) -> None:
     example = torch.randn(2, 3, 32, 32)
     traced = trace_module(build_model(name, example, classes=10), example)
     capacities = [1.0, 0.5, 0.25, 0.125, 0.0625] * 200

@@ -32,11 +32,11 @@ def check_cuts(network: str, cuts: int) -> None:
     assert (count > 0) == (network in STRIDED)
 
 
-def test_cuts_of_resnet18_leave_the_heap_whole() -> None:
+def test_cuts_of_resnet18_do_not_damage_the_heap() -> None:
     check_cuts("resnet18", 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", [*STRIDED, *UNSTRIDED])
-def test_ten_cuts_leave_the_heap_whole(network: str) -> None:
+def test_ten_cuts_of_a_network_do_not_damage_the_heap(network: str) -> None:
     check_cuts(network, 10)

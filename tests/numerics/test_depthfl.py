@@ -108,7 +108,7 @@ def test_weight_of_the_distillation_rises_to_1() -> None:
     np.testing.assert_allclose([weight(round) for round in (0, 100, 300, 900)], [0.006738, 0.108368, 1, 1], atol=1e-6)
 
 
-def test_costs_are_those_of_the_trained_blocks() -> None:
+def test_costs_count_only_the_trained_blocks() -> None:
     stepped = Stepped(spec("depthfl", **FIELDS))
     tasks = [stepped.server.assign(client, 0.0) for client in stepped.server.begin()]
     for task in tasks:
@@ -123,7 +123,7 @@ def test_costs_are_those_of_the_trained_blocks() -> None:
     assert [line["bytes_down"] for line in stepped.records.of("dispatch")] == [4 * (FIRST + EXIT), 4 * 88, 4 * 88]
 
 
-def test_tensors_of_no_client_stay() -> None:
+def test_tensors_that_no_client_trains_stay_unchanged() -> None:
     stepped = Stepped(spec("depthfl", **FIELDS | {"capacities": (0.5,)}))
     before = stepped.server.params.copy()
     stepped.round()
@@ -133,7 +133,7 @@ def test_tensors_of_no_client_stay() -> None:
     assert not moved[FIRST : FIRST + SECOND].any()
 
 
-def test_model_without_exits_is_refused_because_all_clients_would_train_all_of_it() -> None:
+def test_model_without_early_exits_is_refused() -> None:
     for method in ("depthfl", "depthfl-feddyn", "depthfl+fedprox"):
         with refuses("method", "--model resnet18-exits", "fedavg", got=method):
             spec(method)
@@ -144,7 +144,7 @@ def test_model_without_exits_is_refused_because_all_clients_would_train_all_of_i
         spec("depthfl", **FIELDS | {"hidden": (5,)})
 
 
-def test_prediction_is_the_mean_of_the_logits() -> None:
+def test_prediction_is_the_mean_of_the_logits_of_all_exits() -> None:
     layers = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
     x = torch.randn(6, 3)
     model = early_exits(layers, x, (2,))

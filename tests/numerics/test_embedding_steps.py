@@ -54,7 +54,7 @@ def make_steps(weights: Tensor, sizes: list[int], embeddings: list[slice], *, mo
     return EmbeddingSteps(steps, weights, embeddings)
 
 
-def test_embeddings_take_the_steps_of_adam_and_other_layers_those_of_sgd() -> None:
+def test_embeddings_take_adam_steps_and_other_layers_take_sgd_steps() -> None:
     flat = flat_words()
     other = copy.deepcopy(flat.module)
     embedding = other.get_parameter("words.weight")
@@ -85,7 +85,7 @@ def test_embeddings_take_the_steps_of_adam_and_other_layers_those_of_sgd() -> No
     torch.testing.assert_close(flat.weights, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_the_rows_of_a_stack_take_the_steps_of_single_clients() -> None:
+def test_clients_of_a_batch_take_the_steps_of_single_clients() -> None:
     rows = torch.randn(2, 9, generator=torch.Generator().manual_seed(1))
     gradients = torch.randn(3, 2, 9, generator=torch.Generator().manual_seed(2))
     sizes, embeddings = [3, 4, 2], [slice(3, 7)]
@@ -102,7 +102,7 @@ def test_the_rows_of_a_stack_take_the_steps_of_single_clients() -> None:
     assert not torch.equal(stack, rows)
 
 
-def test_embeddings_of_zero_take_steps() -> None:
+def test_zero_embeddings_take_steps() -> None:
     weights = torch.zeros(4)
     steps = make_steps(weights, [4], [slice(0, 4)], momentum=0.0)
     steps.begin_step()
@@ -119,12 +119,12 @@ def test_embeddings_of_zero_take_steps() -> None:
         replace(ADAPTIVE, grad_mix=0.5),
     ],
 )
-def test_embeddings_are_trained_like_other_layers_with_a_fixed_rate_or_dense_gradients(settings: LocalTraining) -> None:
+def test_embeddings_take_no_adam_steps_with_a_fixed_rate_or_dense_gradients(settings: LocalTraining) -> None:
     assert find_adam_embeddings(ADAPTIVE, SGD(), Words()) == [slice(6, 20)]
     assert find_adam_embeddings(settings, SGD(), Words()) == []
 
 
-def test_embeddings_are_trained_like_other_layers_with_another_optimizer_or_if_they_are_shared() -> None:
+def test_embeddings_take_no_adam_steps_with_other_optimizers_or_tied_weights() -> None:
     assert find_adam_embeddings(ADAPTIVE, Adam(), Words()) == []
     assert find_adam_embeddings(ADAPTIVE, SGD(weight_decay=0.1), Words()) == []
     tied = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3))

@@ -48,7 +48,7 @@ def weights(flat: np.ndarray) -> Weights:
     return Weights.of(flat, FEATURES, HIDDEN, CLASSES)
 
 
-def nowhere(kind: str, t: float, /, **fields: object) -> None:
+def discard_event(kind: str, t: float, /, **fields: object) -> None:
     """Discard an event."""
 
 
@@ -62,9 +62,9 @@ def train_half(theta: Weights, minibatches: list[tuple[Any, Any]], momentum: flo
     return theta
 
 
-def test_one_client_and_the_whole_model_is_sequential_sgd() -> None:
+def test_one_client_with_the_whole_model_equals_sequential_sgd() -> None:
     run = spec(1, fragments=1, polyak_fraction=0, momentum=0.0)
-    server, trainer = make_server(run, nowhere), make_worker_spec(run).trainer("cpu")
+    server, trainer = make_server(run, discard_event), make_worker_spec(run).trainer("cpu")
     for number in range(6):
         task = server.assign(0, float(number))
         server.commit(trainer.train(task, *run.data.client(0)), number + 1.0)
@@ -74,7 +74,7 @@ def test_one_client_and_the_whole_model_is_sequential_sgd() -> None:
 
 
 @pytest.mark.parametrize("bal", [0.0, 0.5, 1.0])
-def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None:
+def test_fragment_updates_and_their_polyak_mean_follow_the_formula(bal: float) -> None:
     """Three clients have different numbers of samples. The first client is three times as slow as the others."""
     gain, share = 0.9, 0.3
     flags: dict[str, Any] = {"compute": "1:0.34,3:0.66", "partition": "dirichlet", "dirichlet": 1.0}
@@ -92,7 +92,7 @@ def test_deltas_of_fragments_data_against_speed_and_the_mean(bal: float) -> None
     # With the power 1 two clients reach the maximum.
     assert len(set(alphas.round(6))) == {0.0: 1, 0.5: 3, 1.0: 2}[bal]
 
-    server, trainer = make_server(run, nowhere), make_worker_spec(run).trainer("cpu")
+    server, trainer = make_server(run, discard_event), make_worker_spec(run).trainer("cpu")
     theta = weights(run.params)
     mean = run.params.astype(np.float64)
     neurons = ([0, 1, 2], [3, 4, 5])
@@ -141,11 +141,11 @@ class Block(nn.Module):
 
 
 @pytest.mark.parametrize(("full_rate", "uncut"), [(True, 1.2 * 2 / 5), (False, 1.2 / 5)])
-def test_layers_that_no_fragment_cuts_have_the_weight_of_a_fragment(full_rate: bool, uncut: float) -> None:
+def test_uncut_layers_have_the_weight_of_a_fragment_only_at_full_rate(full_rate: bool, uncut: float) -> None:
     """N = 5, M = 2: the weight is gain * M / N, and for other coordinates in all fragments it is gain / N."""
     override = {"local.full_rate": full_rate}
     run = spec(5, model=Block(), fragments=2, polyak_fraction=0, override=override)
-    server, trainer = make_server(run, nowhere), make_worker_spec(run).trainer("cpu")
+    server, trainer = make_server(run, discard_event), make_worker_spec(run).trainer("cpu")
     task = server.assign(0, 0.0)
     update = trainer.train(task, *run.data.client(0))
     server.commit(update, 1.0)
@@ -163,7 +163,7 @@ def test_layers_that_no_fragment_cuts_have_the_weight_of_a_fragment(full_rate: b
 
 
 @pytest.mark.parametrize("full_rate", [True, False])
-def test_units_start_with_the_norm_of_the_full_model(full_rate: bool) -> None:
+def test_units_start_with_the_norm_of_the_full_model_only_at_full_rate(full_rate: bool) -> None:
     """The second hidden layer of 6 units loses the inputs from the other fragment, 3 of 6 in each row."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(FEATURES, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, CLASSES))

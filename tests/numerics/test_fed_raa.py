@@ -52,7 +52,7 @@ def hinge(k: int) -> float:
 
 @pytest.mark.parametrize("s", [constant, polynomial, hinge])
 @pytest.mark.parametrize("method", ["fed-raa", "fedasync"])
-def test_asynchronous_updates(method: str, s: Any) -> None:
+def test_asynchronous_updates_follow_the_formula(method: str, s: Any) -> None:
     """Fed-RAA Algorithm 1: q(j) += 1, theta_j <- (1 - a) theta_j + a theta_new, a = alpha s(q now - q sent).
 
     Seven clients start together, so that the updates of one fragment have the staleness 0, 1, 2, and so on. The client
@@ -115,7 +115,9 @@ def test_untouched_fragment_keeps_its_bits() -> None:
         ("fedprox", {"prox_mu": 2.0, "momentum": 0.9}, 2.0, 0.9),
     ],
 )
-def test_rounds_of_full_models(method: str, flags: dict[str, Any], prox_mu: float, momentum: float) -> None:
+def test_rounds_of_full_models_follow_the_formula(
+    method: str, flags: dict[str, Any], prox_mu: float, momentum: float
+) -> None:
     """McMahan et al., Algorithm 1: theta <- sum_k n_k / n w_k; FedProx adds mu (w - theta) to the gradient."""
     run = spec(method, 4, partition="dirichlet", dirichlet=1.0, **flags)
     sizes = run.data.sizes
@@ -134,7 +136,7 @@ def test_rounds_of_full_models(method: str, flags: dict[str, Any], prox_mu: floa
     assert np.abs(theta.flat() - run.params).max() > 0.1
 
 
-def test_rounds_of_fragments() -> None:
+def test_rounds_of_fragments_follow_the_formula() -> None:
     """Sync Fed-RAA: theta_j <- (1 - alpha) theta_j + alpha * uniform mean of the returns of fragment j.
 
     The output bias is in every fragment, so its mean is over all clients. With one client, one fragment stays.

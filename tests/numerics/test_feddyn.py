@@ -15,7 +15,7 @@ from fedraa.server.async_rule import AsyncModel, ClientUpdate
 TARGETS, ALPHA = (1.0, -3.0), 0.1
 
 
-class FirstAlone:
+class AllThenClientZero:
     """A participation of all clients in the first round, and then only of client 0."""
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> range:
@@ -29,7 +29,7 @@ def drift(stepped: Stepped) -> Vector:
 
 
 def test_rounds_follow_the_formula() -> None:
-    stepped = quadratic("feddyn", TARGETS, local_steps=2, participation=FirstAlone())
+    stepped = quadratic("feddyn", TARGETS, local_steps=2, participation=AllThenClientZero())
     close(train_round(stepped), [[0.189], [-0.567]])
     close(kept(stepped, "drift"), [[-0.0189], [0.0567]])
     close(drift(stepped), [0.0189])
@@ -40,7 +40,7 @@ def test_rounds_follow_the_formula() -> None:
     close(stepped.server.params, [-0.18169515])
 
 
-def test_rounds_end_at_the_minimum_where_h_is_0() -> None:
+def test_rounds_converge_to_the_minimum() -> None:
     stepped = quadratic("feddyn", TARGETS, local_steps=20, prox_mu=1.0)
     for _ in range(60):
         train_round(stepped)
@@ -76,7 +76,7 @@ def test_lossy_compression_is_refused(compress: str) -> None:
         spec("feddyn", compress=compress)
 
 
-def play(rule: FedDynRule, updates: list[tuple[int, Any, list[float]]], size: int, clients: int = 2) -> Vector:
+def apply_updates(rule: FedDynRule, updates: list[tuple[int, Any, list[float]]], size: int, clients: int = 2) -> Vector:
     """Return the model after these updates: client, coordinates and delta."""
     model = AsyncModel(np.zeros(size, np.float32), clients, 1)
     bound = rule.bind(model)
@@ -86,18 +86,18 @@ def play(rule: FedDynRule, updates: list[tuple[int, Any, list[float]]], size: in
     return model.params
 
 
-def test_buffer_with_all_clients_is_a_round() -> None:
+def test_buffer_of_all_clients_equals_a_round() -> None:
     everything = slice(None)
-    close(play(FedDynRule(2), [(0, everything, [0.189]), (1, everything, [-0.567])], 1), [-0.378])
+    close(apply_updates(FedDynRule(2), [(0, everything, [0.189]), (1, everything, [-0.567])], 1), [-0.378])
 
 
 def test_buffer_moves_each_coordinate_by_the_updates_that_trained_it() -> None:
     updates = [(0, np.array([0, 1]), [1.0, 2.0]), (1, np.array([0]), [3.0])]
     # H = -(sum / 4): the means are 2 and 2, and the third coordinate was trained by no client.
-    close(play(FedDynRule(2), updates, 3, clients=4), [2 + 1, 2 + 0.5, 0])
+    close(apply_updates(FedDynRule(2), updates, 3, clients=4), [2 + 1, 2 + 0.5, 0])
     updates += [(2, np.array([0]), [-1.0]), (3, np.array([0, 2]), [1.0, 4.0])]
     # H is now (-1, -.5, -1). The second coordinate stays, although its H is not 0.
-    close(play(FedDynRule(2), updates, 3, clients=4), [3 + 0 + 1, 2.5, 4 + 1])
+    close(apply_updates(FedDynRule(2), updates, 3, clients=4), [3 + 0 + 1, 2.5, 4 + 1])
 
 
 def test_asynchronous_run_with_fragments_moves_the_model() -> None:

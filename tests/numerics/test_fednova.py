@@ -33,7 +33,7 @@ def normalised_step(local: LocalTraining, lr: float = 1.0) -> float:
     return float(mean[0])
 
 
-def test_plain_sgd_fixture() -> None:
+def test_plain_sgd_equals_the_reference_value() -> None:
     assert normalised_step(LocalTraining(momentum=0.0)) == pytest.approx(-1.75)
 
 
@@ -41,19 +41,19 @@ def test_a_common_learning_rate_cancels() -> None:
     assert normalised_step(LocalTraining(momentum=0.0), lr=0.01) == pytest.approx(-1.75)
 
 
-def test_momentum_fixture() -> None:
+def test_momentum_equals_the_reference_values() -> None:
     local = LocalTraining(momentum=0.9)
     assert [local.path_length(1.0, steps) for steps in STEPS] == pytest.approx([2.9, 28.7420489, 9.049])
     assert normalised_step(local) == pytest.approx(-3.23377723)
 
 
-def test_proximal_fixture() -> None:
+def test_proximal_path_lengths_equal_the_reference_values() -> None:
     local = LocalTraining(momentum=0.0, prox_mu=0.05)
     assert [local.path_length(1.0, steps) for steps in STEPS] == pytest.approx([1.95, 6.73159137, 3.709875])
 
 
 @pytest.mark.parametrize("options", [{}, {"nesterov": True}, {"dampening": 0.4}], ids=str)
-def test_path_equals_that_of_pytorch_with_unit_gradients(options: dict[str, Any]) -> None:
+def test_path_length_equals_pytorch_sgd_on_unit_gradients(options: dict[str, Any]) -> None:
     """There is no closed form, so PyTorch's SGD steps on the gradient -1 + mu * (w - w_0)."""
     momentum, mu, lr = 0.7, 0.3, 0.2
     w = torch.zeros(1, dtype=torch.float64, requires_grad=True)
@@ -65,7 +65,7 @@ def test_path_equals_that_of_pytorch_with_unit_gradients(options: dict[str, Any]
     assert local.path_length(lr, 6) == pytest.approx(w.item())
 
 
-def test_each_coordinate_counts_the_clients_that_trained_it() -> None:
+def test_mean_of_a_coordinate_is_over_the_clients_that_trained_it() -> None:
     """Clients 0 and 2 trained the second coordinate, with deltas 2 and 1: the step is 2. The third has no client."""
     aggregator = NormalisedMean().bind(3, 3)
     deltas = ([-2.0, 2.0], [-4.0], [3.0, 1.0])
@@ -77,12 +77,12 @@ def test_each_coordinate_counts_the_clients_that_trained_it() -> None:
     assert moved.tolist() == [True, True, False]
 
 
-def test_another_local_optimizer_is_refused() -> None:
+def test_rounds_refuse_another_local_optimizer() -> None:
     with refuses("local_optimizer"):
         spec("fednova", local_optimizer="adam")
 
 
-def play(rule: FedNovaRule, updates: list[ClientUpdate], size: int = 1) -> list[float]:
+def apply_updates(rule: FedNovaRule, updates: list[ClientUpdate], size: int = 1) -> list[float]:
     """Return the model after these updates. Only the last update changes it."""
     model = AsyncModel(np.zeros(size, np.float32), 3, 1)
     bound = rule.bind(model)
@@ -91,7 +91,7 @@ def play(rule: FedNovaRule, updates: list[ClientUpdate], size: int = 1) -> list[
     return model.params.tolist()
 
 
-def arrival(client: int, delta: list[float], staleness: int = 0) -> ClientUpdate:
+def client_update(client: int, delta: list[float], staleness: int = 0) -> ClientUpdate:
     """Return the update of a client of the fixture, which has trained the first coordinates."""
     count, new = STEPS[client], np.array(delta, np.float32)
     return ClientUpdate(
@@ -109,30 +109,32 @@ def arrival(client: int, delta: list[float], staleness: int = 0) -> ClientUpdate
 
 
 def test_a_full_buffer_takes_the_step_of_a_round() -> None:
-    updates = [arrival(client, [delta]) for client, delta in enumerate(DELTAS)]
-    assert play(FedNovaRule(3), updates) == pytest.approx([-1.75])
-    assert play(FedNovaRule(3, server_lr=0.5), updates) == pytest.approx([-0.875])
+    updates = [client_update(client, [delta]) for client, delta in enumerate(DELTAS)]
+    assert apply_updates(FedNovaRule(3), updates) == pytest.approx([-1.75])
+    assert apply_updates(FedNovaRule(3, server_lr=0.5), updates) == pytest.approx([-0.875])
 
 
-def test_a_buffer_counts_the_updates_that_trained_each_coordinate() -> None:
-    updates = [arrival(client, delta) for client, delta in enumerate(([-2.0, 2.0], [-4.0], [3.0, 1.0]))]
-    assert play(FedNovaRule(3), updates, 3) == pytest.approx([-1.75, 2.0, 0.0])
+def test_buffered_mean_of_a_coordinate_is_over_the_updates_that_trained_it() -> None:
+    updates = [client_update(client, delta) for client, delta in enumerate(([-2.0, 2.0], [-4.0], [3.0, 1.0]))]
+    assert apply_updates(FedNovaRule(3), updates, 3) == pytest.approx([-1.75, 2.0, 0.0])
 
 
-def test_staleness_shrinks_a_delta_and_not_the_mean_length() -> None:
+def test_staleness_scales_a_delta_but_not_the_mean_path_length() -> None:
     """The polynomial weight of staleness 3 is 1/2: 4 (1/2 * -2/2 + 1/2 * 1/4 * -4/8 + 1/4 * 3/4) = -1.5."""
-    updates = [arrival(0, [-2.0]), arrival(1, [-4.0], staleness=3), arrival(2, [3.0])]
-    assert play(FedNovaRule(3), updates) == pytest.approx([-1.5])
+    updates = [client_update(0, [-2.0]), client_update(1, [-4.0], staleness=3), client_update(2, [3.0])]
+    assert apply_updates(FedNovaRule(3), updates) == pytest.approx([-1.5])
 
 
-def test_one_update_steps_by_its_delta_over_its_steps() -> None:
-    assert play(FedNovaRule(1), [arrival(1, [-4.0])]) == pytest.approx([-4.0])
+def test_single_update_is_scaled_by_reference_steps_over_its_steps() -> None:
+    assert apply_updates(FedNovaRule(1), [client_update(1, [-4.0])]) == pytest.approx([-4.0])
     # 6 / 8 of the delta, and half of it with a weight of 1/2.
-    assert play(FedNovaRule(1, reference_steps=6), [arrival(1, [-4.0])]) == pytest.approx([-3.0])
-    assert play(FedNovaRule(1, reference_steps=6), [arrival(1, [-4.0], staleness=3)]) == pytest.approx([-1.5])
+    assert apply_updates(FedNovaRule(1, reference_steps=6), [client_update(1, [-4.0])]) == pytest.approx([-3.0])
+    assert apply_updates(FedNovaRule(1, reference_steps=6), [client_update(1, [-4.0], staleness=3)]) == pytest.approx(
+        [-1.5]
+    )
 
 
-def test_a_buffer_of_all_clients_is_a_round_with_the_steps_that_clients_finished() -> None:
+def test_buffer_of_all_clients_equals_a_round_with_unequal_steps() -> None:
     """Two epochs over unequal shards: the clients finish different numbers of steps."""
     rounds = Stepped(spec("fednova"))
     buffered = Stepped(spec("fednova-async", buffer_size=3))
@@ -144,7 +146,7 @@ def test_a_buffer_of_all_clients_is_a_round_with_the_steps_that_clients_finished
     assert np.abs(buffered.server.params - rounds.run.params).max() > 0.01
 
 
-def test_another_local_optimizer_is_refused_without_rounds() -> None:
+def test_asynchronous_fednova_refuses_another_local_optimizer() -> None:
     with refuses("local_optimizer"):
         spec("fednova-async", local_optimizer="adam")
 

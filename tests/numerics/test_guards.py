@@ -69,7 +69,7 @@ def test_halves_of_a_split_model_that_share_a_parameter_are_refused() -> None:
         check_split(model, 2)
 
 
-def test_the_servers_momentum_is_over_the_steps_of_the_cohort() -> None:
+def test_server_momentum_divides_by_the_mean_steps_of_the_cohort() -> None:
     """FedCM: Delta = -mean delta / (lr T). T is the mean over the clients of the round, not over all clients."""
     stepped = Stepped(spec("fedcm", participation="sample:2"))
     before = stepped.server.params.copy()
@@ -81,7 +81,7 @@ def test_the_servers_momentum_is_over_the_steps_of_the_cohort() -> None:
     close(momentum, -(stepped.server.params - before) / (LR * mean))
 
 
-def test_a_split_model_is_billed_by_its_flops_there_and_here() -> None:
+def test_cost_of_a_split_model_counts_flops_of_client_and_server() -> None:
     """A sample costs 4 * 3 FLOPs per hidden unit at the client (3 features) and 6 * 4 at the server (4 classes).
 
     The server computes four times as fast as the fastest device, which has twice the speed of the slowest.
@@ -96,7 +96,7 @@ def test_a_split_model_is_billed_by_its_flops_there_and_here() -> None:
         assert line["cost"] == pytest.approx(here + there)
 
 
-def test_what_a_schedule_of_passes_counts() -> None:
+def test_lr_schedule_counts_passes_or_virtual_time() -> None:
     """A round has two epochs of all samples, so the run has made two passes after one round."""
     stepped = Stepped(spec("fedavg", lr_schedule="exponential:0.5@passes"))
     assert [task.lr for task in stepped.round()] == [LR] * CLIENTS
@@ -105,7 +105,7 @@ def test_what_a_schedule_of_passes_counts() -> None:
     assert timed.server.assign(0, 3.0).lr == pytest.approx(LR / 8)
 
 
-def test_capacities_follow_the_devices() -> None:
+def test_automatic_capacities_follow_the_speeds_of_devices() -> None:
     """With the speeds 1, 1 and 4, slow clients get a quarter and the fast client gets the whole model.
 
     OAP trains only multiples of a quarter.
@@ -140,7 +140,7 @@ def test_a_fragment_is_updated_once_a_round() -> None:
         assert first["fragment_updates"] == [turn, turn]
 
 
-def test_what_is_sent_down_may_be_compressed() -> None:
+def test_clients_train_from_the_compressed_download() -> None:
     """RA-Fed's C(theta): clients start from the compressed model, and their deltas are averaged.
 
     The compressed model has 1 byte per number, and 8 more bytes.

@@ -42,7 +42,7 @@ SHARE = (FORWARD + LAST_WEIGHTS) / ALL
 
 
 @pytest.mark.parametrize(("aggregator", "expected"), [("filled", (2.0, 5.0)), ("covered", (3.0, 5.0))])
-def test_unreached_layer_counts_with_its_old_value_or_not_at_all(aggregator: str, expected: tuple[float, ...]) -> None:
+def test_untrained_layer_counts_with_its_old_value_or_not_at_all(aggregator: str, expected: tuple[float, ...]) -> None:
     """theta is (1, 2); client 0 returns (3, 4), and client 1 trains only the last layer and returns 6."""
     theta, mean = np.array([1, 2], np.float32), AGGREGATOR.resolve(aggregator).bind(2, 2)
     returned = [(np.array([3, 4], np.float32), np.array([True, True])), (np.array([1, 6]), np.array([False, True]))]
@@ -114,7 +114,7 @@ def test_norms_are_over_the_trained_layers() -> None:
     np.testing.assert_allclose(stepped.train(task).params, w, atol=2e-5)
 
 
-def test_costs_are_those_of_the_forward_pass_and_the_trained_layers() -> None:
+def test_costs_count_the_forward_pass_and_the_trained_layers() -> None:
     run = spec("salf", capacities=(1.0, 0.65, 0.1))
     stepped = Stepped(run)
     tasks = [stepped.server.assign(client, 0.0) for client in stepped.server.begin()]
@@ -135,7 +135,7 @@ def test_costs_are_those_of_the_forward_pass_and_the_trained_layers() -> None:
         assert share == 1 or task.cost < whole
 
 
-def test_capacity_of_one_is_fedavg() -> None:
+def test_salf_with_capacity_one_equals_fedavg() -> None:
     salf, fedavg = Stepped(spec("salf", capacities=(1.0,))), Stepped(spec("fedavg", weights="uniform", momentum=0.0))
     for _ in range(2):
         salf.round()
@@ -202,7 +202,7 @@ def test_asynchronous_server_mixes_the_trained_layers() -> None:
     np.testing.assert_array_equal(stepped.server.params[:FIRST], before[:FIRST])
 
 
-def test_stacks_train_as_tasks_one_by_one() -> None:
+def test_batched_tasks_train_like_single_tasks() -> None:
     models = []
     for size in (1, 3):
         run = spec("salf", capacities=(0.65, 0.65, 1.0), vmap_batch=size, weight_decay=0.1)
@@ -214,7 +214,7 @@ def test_stacks_train_as_tasks_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3])
-def test_algorithm_that_takes_its_own_steps_leaves_the_other_layers(decay: float) -> None:
+def test_pfedme_on_the_last_layer_does_not_change_the_other_layers(decay: float) -> None:
     """pFedMe on the last layer: no other layer moves towards 0 during the task, so that the gradients are right."""
     salf, pfedme = find_method("salf"), find_method("pfedme")
     run = spec(replace(salf, local=pfedme.local), capacities=(0.65,), weight_decay=decay)

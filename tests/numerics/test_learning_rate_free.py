@@ -43,7 +43,7 @@ def test_delta_sgd_takes_the_rate_of_the_steepest_coordinate() -> None:
     np.testing.assert_allclose(path, expected, atol=2e-6)
 
 
-def test_delta_sgd_grows_by_at_most_the_second_term() -> None:
+def test_delta_sgd_limits_the_growth_of_its_rate() -> None:
     path, taken = descend("delta-sgd", lambda x: x * np.float32([2, 0.5]), [1.0, 1.0], 0.2, 4)
     rates, x = (0.2, 0.209762, 0.220488, 0.231786), np.ones(2)
     for rate, weights in zip(rates, path, strict=True):
@@ -52,7 +52,7 @@ def test_delta_sgd_grows_by_at_most_the_second_term() -> None:
     np.testing.assert_allclose(taken.state()["kept_optimizer_rate"], [rates[-1]], rtol=1e-5)
 
 
-def test_delta_sgd_has_the_rate_of_the_curvature_after_one_step() -> None:
+def test_delta_sgd_reaches_the_inverse_curvature_after_one_step() -> None:
     """On L/2 |x|^2, gamma = 2 gives 1/L."""
     path, taken = descend("delta-sgd", lambda x: x * np.float32(20), [1.0, -3.0], 0.2, 2)
     np.testing.assert_allclose(taken.state()["kept_optimizer_rate"], [1 / 20], rtol=1e-6)
@@ -60,7 +60,7 @@ def test_delta_sgd_has_the_rate_of_the_curvature_after_one_step() -> None:
 
 
 @pytest.mark.parametrize("optimizer", NAMES)
-def test_gradient_of_zero_moves_nothing_and_later_steps_do(optimizer: str) -> None:
+def test_zero_gradients_move_nothing_and_later_gradients_do(optimizer: str) -> None:
     gradients = iter([np.zeros(2, np.float32)] * 2 + [np.ones(2, np.float32)] * 2)
     path, _ = descend(optimizer, lambda x: next(gradients), [1.0, 2.0], 0.1, 4)
     np.testing.assert_array_equal(path[:2], [[1, 2], [1, 2]])
@@ -78,7 +78,7 @@ def test_distance_over_gradients_follows_the_formula(optimizer: str, expected: t
     np.testing.assert_allclose(np.ravel(path), expected, atol=2e-6)
 
 
-def test_ldog_is_dog_of_each_tensor() -> None:
+def test_ldog_equals_dog_on_each_tensor() -> None:
     rng, start = np.random.default_rng(5), np.random.default_rng(6).normal(size=5).astype(np.float32)
     gradients = [rng.normal(size=5).astype(np.float32) for _ in range(3)]
 
@@ -161,7 +161,7 @@ def test_tasks_follow_the_formula(optimizer: str, method: str, terms: dict[str, 
     if method == "ra-fed" and state == "keep":
         method, terms = "fedavg", {"weight_decay": 0.05}
     fields = terms if optimizer != "delta-sgd" else {"lr": LR, **terms}
-    run = without_rate(method, optimizer, state, **fields)
+    run = make_run(method, optimizer, state, **fields)
     stepped = Stepped(run)
     sam, prox = fields.get("override", {}).get("local.sam_rho", 0.0), fields.get("prox_mu", 0.0)
     decay = fields.get("weight_decay", 0.0)
@@ -187,7 +187,7 @@ def test_tasks_follow_the_formula(optimizer: str, method: str, terms: dict[str, 
             stepped.server.commit(update, 1.0)
 
 
-def without_rate(method: str, optimizer: str, state: str, **fields: Any) -> Any:
+def make_run(method: str, optimizer: str, state: str, **fields: Any) -> Any:
     """Return a run of a local optimizer, without `lr` for an optimizer that has no learning rate."""
     if "lr" not in fields:
         fields["lr"] = None
@@ -195,9 +195,9 @@ def without_rate(method: str, optimizer: str, state: str, **fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("optimizer", NAMES)
-def test_fragments_keep_the_distance_of_their_own_coordinates(optimizer: str) -> None:
+def test_each_fragment_keeps_its_first_weights_as_origin(optimizer: str) -> None:
     """A client that trains several fragments keeps the first weights of each fragment, and one rate."""
-    run = without_rate("fed-raa", optimizer, "keep", ratios=(0.4, 0.6), prox_mu=0.0, scheduler="random")
+    run = make_run("fed-raa", optimizer, "keep", ratios=(0.4, 0.6), prox_mu=0.0, scheduler="random")
     stepped, first = Stepped(run), {}
     waiting = list(stepped.server.begin())
     for _ in range(9):
@@ -216,7 +216,7 @@ X, Y = np.random.default_rng(3).normal(size=(23, 3)).astype(np.float32), np.rand
 
 
 @pytest.mark.parametrize("optimizer", NAMES)
-def test_stacks_train_as_tasks_one_by_one(optimizer: str) -> None:
+def test_batched_tasks_train_like_single_tasks(optimizer: str) -> None:
     run = spec("fedavg", momentum=0.0)
     solver = LocalTraining(momentum=0.0, batch_size=8, epochs=2, local_optimizer=optimizer, optimizer_state="keep")
     buffers = {buffer.key: buffer for buffer in LOCAL_OPTIMIZER.resolve(optimizer).kept(0.0, len(SIZES))}
@@ -254,12 +254,12 @@ FULL_RATE: dict[str, Any] = {"lr": None, "override": {"local.full_rate": True}}
         ("local_optimizer.gamma", {"local_optimizer": "delta-sgd(gamma=0)"}),
     ],
 )
-def test_values_without_effect_are_refused(field: str, fields: dict[str, Any]) -> None:
+def test_settings_without_effect_are_refused(field: str, fields: dict[str, Any]) -> None:
     with refuses(field):
         spec(**{"method": "fedavg", **fields})
 
 
-def test_the_method_is_fedavg_with_the_optimizer() -> None:
+def test_delta_sgd_method_equals_fedavg_with_the_optimizer() -> None:
     stepped, plain = Stepped(spec("delta-sgd")), Stepped(spec("fedavg", local_optimizer="delta-sgd"))
     for _ in range(2):
         stepped.round()
@@ -267,7 +267,7 @@ def test_the_method_is_fedavg_with_the_optimizer() -> None:
     np.testing.assert_array_equal(stepped.server.params, plain.server.params)
 
 
-def test_a_kept_rate_leaves_the_first_rate() -> None:
+def test_kept_rate_grows_across_rounds() -> None:
     """Of two full-batch steps at a low rate, the second has a rate sqrt(1.1) times as large."""
     fields: dict[str, Any] = {"lr": 0.001, "batch_size": SAMPLES, "local_steps": 2, "local_epochs": None}
     stepped = Stepped(spec("delta-sgd", **fields, lr_schedule="constant", local_optimizer_state="keep"))

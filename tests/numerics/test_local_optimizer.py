@@ -52,19 +52,19 @@ def module_of(run: RunSpec, params: np.ndarray, widths: tuple[int, ...] | None =
     return module.double()
 
 
-def bare_loop(
+def plain_pytorch_loop(
     run: RunSpec, kind: type[torch.optim.Optimizer], options: dict[str, Any], *, keep: bool
 ) -> list[np.ndarray]:
     """Return the model after each round of a plain PyTorch loop."""
     module, models = module_of(run, run.params), []
 
-    def made() -> torch.optim.Optimizer:
+    def make_optimizer() -> torch.optim.Optimizer:
         return kind(module.parameters(), lr=RATE, **options)
 
-    optimizer = made()
+    optimizer = make_optimizer()
     for turn in range(ROUNDS):
         if not keep:
-            optimizer = made()
+            optimizer = make_optimizer()
         for x, y in minibatches(run, 0, turn):
             optimizer.zero_grad()
             cross_entropy(module(torch.from_numpy(x).double()), torch.from_numpy(y)).backward()
@@ -79,8 +79,8 @@ def test_one_client_equals_torch_optim(
     fields: dict[str, Any], kind: type[torch.optim.Optimizer], options: dict[str, Any], state: str
 ) -> None:
     run = spec("fedavg", clients=1, lr=RATE, local_optimizer_state=state, **fields)
-    expected = bare_loop(run, kind, options, keep=state == "keep")
-    other = bare_loop(run, kind, options, keep=state != "keep")
+    expected = plain_pytorch_loop(run, kind, options, keep=state == "keep")
+    other = plain_pytorch_loop(run, kind, options, keep=state != "keep")
     assert np.abs(expected[-1] - other[-1]).max() > 1e-3
     stepped = Stepped(run)
     for model in expected:
@@ -127,7 +127,7 @@ def trained(run: RunSpec, task: Task, adam: NumPyAdam) -> np.ndarray:
         ("ra-fed", {"momentum": 0.0}),
     ],
 )
-def test_kept_state_of_fragments_and_masks_is_that_of_full_coordinates(method: str, fields: dict[str, Any]) -> None:
+def test_kept_state_of_submodels_equals_adam_on_full_coordinates(method: str, fields: dict[str, Any]) -> None:
     optimizer = f"adam(betas={BETAS}, eps={EPS})"
     run = spec(method, lr=0.02, local_optimizer=optimizer, local_optimizer_state="keep", **fields)
     stepped = Stepped(run)
@@ -189,7 +189,7 @@ TERMS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("state", ["reset", "keep"])
 @pytest.mark.parametrize("terms", TERMS)
-def test_stacks_train_as_tasks_one_by_one(terms: dict[str, Any], state: Any) -> None:
+def test_batched_tasks_train_like_single_tasks(terms: dict[str, Any], state: Any) -> None:
     run = spec("fedavg", momentum=0.0)
     solver = LocalTraining(**terms, momentum=0.0, batch_size=8, epochs=2, local_optimizer="adam", optimizer_state=state)
     work = [
@@ -206,7 +206,7 @@ def test_stacks_train_as_tasks_one_by_one(terms: dict[str, Any], state: Any) -> 
 
 @pytest.mark.parametrize("state", ["reset", "keep"])
 @pytest.mark.parametrize("optimizer", ["adam(amsgrad=True)", "adamw", "sgd(dampening=0.2)", "sgd(nesterov=True)"])
-def test_steps_by_piece_have_the_bits_of_the_whole_buffer(
+def test_steps_by_parameter_equal_steps_on_the_whole_buffer(
     optimizer: str, state: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = spec("fedavg")
@@ -223,7 +223,7 @@ def test_steps_by_piece_have_the_bits_of_the_whole_buffer(
     assert bool(updates[0].extras) == (state == "keep")
 
 
-def test_split_models_train_as_whole_ones() -> None:
+def test_split_models_train_like_whole_models() -> None:
     whole, split = (
         Stepped(spec(method, local_optimizer="adam", local_optimizer_state="keep", lr=0.02, weights="samples"))
         for method in ("fedavg", "splitfed")
@@ -242,16 +242,16 @@ SCHEDULERS: list[tuple[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("schedule", "made"), SCHEDULERS)
+@pytest.mark.parametrize(("schedule", "make_scheduler"), SCHEDULERS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_local_schedule_equals_torch_lr_scheduler(schedule: str, made: Any, optimizer: str) -> None:
+def test_local_schedule_equals_torch_lr_scheduler(schedule: str, make_scheduler: Any, optimizer: str) -> None:
     """Each task creates a new optimizer and a new scheduler."""
     run = spec("fedavg", clients=1, lr=0.1, momentum=0.0, local_optimizer=optimizer, lr_schedule=schedule)
     kind = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}[optimizer]
     module, stepped = module_of(run, run.params), Stepped(run)
     for turn in range(ROUNDS):
         torch_optimizer = kind(module.parameters(), lr=0.1)
-        scheduler = made(torch_optimizer, len(list(minibatches(run, 0, turn))))
+        scheduler = make_scheduler(torch_optimizer, len(list(minibatches(run, 0, turn))))
         for x, y in minibatches(run, 0, turn):
             torch_optimizer.zero_grad()
             cross_entropy(module(torch.from_numpy(x).double()), torch.from_numpy(y)).backward()

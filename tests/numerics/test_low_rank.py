@@ -76,7 +76,7 @@ def test_hetlora_weighs_by_norm_and_pads_with_zeros(masked: bool) -> None:
 
 
 @pytest.mark.parametrize(("alpha", "masked"), [(2.0, False), (6.0, True)])
-def test_flora_stacks(alpha: float, masked: bool) -> None:
+def test_flora_merges_the_stacked_adapters_and_resets_them(alpha: float, masked: bool) -> None:
     """With p = (.25, .75) the weight moves by alpha / 2 [B1 B2] [p1 A1; p2 A2]. Then B is 0, and A is drawn again."""
     run = two_by_two(merge=True, alpha=alpha)
     assert run.params is not None
@@ -91,7 +91,7 @@ def test_flora_stacks(alpha: float, masked: bool) -> None:
     assert np.abs(a).max() <= 2**-0.5
 
 
-def test_flora_leaves_the_row_that_pads() -> None:
+def test_flora_does_not_change_the_padding_row_of_an_embedding() -> None:
     """A row of a table [4, 2] changes by B A, transposed.
 
     The row of padding does not change, also when A is drawn again.
@@ -117,7 +117,7 @@ def test_flora_leaves_the_row_that_pads() -> None:
     assert (again != a)[:, [0, 2, 3]].all()
 
 
-class Spy(Stepped):
+class Recorder(Stepped):
     """A recorder of the tasks and the updates of a round."""
 
     def __init__(self, run: RunSpec) -> None:
@@ -125,16 +125,16 @@ class Spy(Stepped):
         self.returned: list[tuple[int, Array, Array]] = []
         commit = self.server.commit
 
-        def spied(update: Update, now: float) -> Any:
+        def record_and_commit(update: Update, now: float) -> Any:
             flight = self.server.task_table.in_flight[update.task]
             where = np.arange(run.traced.size)[flight.assignment.where]
             self.returned.append((update.client, where, update.params.astype(np.float64)))
             return commit(update, now)
 
-        self.server.commit = spied  # type: ignore[method-assign]
+        self.server.commit = record_and_commit  # type: ignore[method-assign]
 
 
-def adapted(method: str, *, merge: bool = False, **flags: Any) -> RunSpec:
+def adapter_run(method: str, *, merge: bool = False, **flags: Any) -> RunSpec:
     """Return a run of three clients with shards of different sizes.
 
     The adapters and the last layer of an MLP are trained.
@@ -150,7 +150,7 @@ def adapted(method: str, *, merge: bool = False, **flags: Any) -> RunSpec:
     return build_run(Experiment(method=method, **(common | flags)), model=model, dataset=dataset)
 
 
-def padded(theta: Array, returned: list[tuple[int, Array, Array]]) -> list[Array]:
+def pad_with_zeros(theta: Array, returned: list[tuple[int, Array, Array]]) -> list[Array]:
     full = [np.zeros_like(theta) for _ in returned]
     for each, (_, where, values) in zip(full, returned, strict=True):
         each[where] = values
@@ -173,60 +173,60 @@ def plain_mean(run: RunSpec, weights: Array, full: list[Array]) -> dict[str, Arr
     return {name: mean[at : at + int(np.prod(shape))] for name, shape, at in layers if name.startswith("4.")}
 
 
-def of(run: RunSpec, vector: Array, name: str) -> Array:
+def tensor_of(run: RunSpec, vector: Array, name: str) -> Array:
     at = run.traced.names.index(name)
     offset = run.traced.offsets[at]
     return vector[offset : offset + int(np.prod(run.traced.shapes[at]))]
 
 
-def test_rounds_of_hetlora() -> None:
+def test_rounds_of_hetlora_follow_the_formula() -> None:
     """Ranks are 4, 2 and 1.
 
     All parameters are averaged by p = ||B A|| over both layers. Missing units count as zeros.
     """
-    run = adapted("hetlora", capacities=(1.0, 0.5, 0.25))
-    stepped = Spy(run)
+    run = adapter_run("hetlora", capacities=(1.0, 0.5, 0.25))
+    stepped = Recorder(run)
     for _ in range(3):
         stepped.returned.clear()
         theta = stepped.server.params.astype(np.float64)
         stepped.round()
-        full = padded(theta, stepped.returned)
+        full = pad_with_zeros(theta, stepped.returned)
         squares = [sum(np.square(b @ a).sum() for b, a in (matrices(run, w, at) for at in (0, 2))) for w in full]
         p = np.sqrt(squares) / np.sqrt(squares).sum()
         np.testing.assert_allclose(stepped.server.params, np.average(full, axis=0, weights=p), rtol=1e-5, atol=1e-6)
     assert min(p) < 0.9 * max(p)
 
 
-def test_rounds_of_flora() -> None:
+def test_rounds_of_flora_follow_the_formula() -> None:
     """Ranks are 4, 2 and 1. merged += 2 sum p B A (alpha / rank is 2). The last layer is averaged by samples."""
-    run = adapted("flora", merge=True, capacities=(1.0, 0.5, 0.25))
-    stepped, sizes = Spy(run), run.data.sizes
+    run = adapter_run("flora", merge=True, capacities=(1.0, 0.5, 0.25))
+    stepped, sizes = Recorder(run), run.data.sizes
     for _ in range(3):
         stepped.returned.clear()
         theta = stepped.server.params.astype(np.float64)
         stepped.round()
         now = stepped.server.params
-        full = padded(theta, stepped.returned)
+        full = pad_with_zeros(theta, stepped.returned)
         p = np.array([sizes[client] for client, _, _ in stepped.returned]) / sum(sizes)
         for at in (0, 2):
             pairs = [matrices(run, w, at) for w in full]
             stack = np.hstack([b for b, _ in pairs]) @ np.vstack(
                 [share * a for share, (_, a) in zip(p, pairs, strict=True)]
             )
-            expected = of(run, theta, f"{at}.merged") + 2 * stack.reshape(-1)
-            np.testing.assert_allclose(of(run, now, f"{at}.merged"), expected, rtol=1e-5, atol=1e-6)
-            assert not of(run, now, f"{at}.lora_B.weight").any()
+            expected = tensor_of(run, theta, f"{at}.merged") + 2 * stack.reshape(-1)
+            np.testing.assert_allclose(tensor_of(run, now, f"{at}.merged"), expected, rtol=1e-5, atol=1e-6)
+            assert not tensor_of(run, now, f"{at}.lora_B.weight").any()
         for name, expected in plain_mean(run, p, full).items():
-            np.testing.assert_allclose(of(run, now, name), expected, rtol=1e-5, atol=1e-6)
-    assert np.abs(of(run, now, "0.merged")).max() > 0.01
+            np.testing.assert_allclose(tensor_of(run, now, name), expected, rtol=1e-5, atol=1e-6)
+    assert np.abs(tensor_of(run, now, "0.merged")).max() > 0.01
 
 
-def test_flora_bills_adapters_up_and_the_stacks_since_the_last_task_down() -> None:
+def test_flora_traffic_counts_adapters_up_and_new_stacks_down() -> None:
     """The adapters are of layers [5, 3] and [6, 5]: 19 numbers per unit of the rank, and 45 after the merge.
 
     The last layer has 28 numbers. The ranks of the three clients are 4, 2 and 1, so their stack has 7 units.
     """
-    run = adapted("flora", merge=True, capacities=(1.0, 0.5, 0.25))
+    run = adapter_run("flora", merge=True, capacities=(1.0, 0.5, 0.25))
     stepped = Stepped(run)
     stepped.round()
     stepped.round()
@@ -237,7 +237,7 @@ def test_flora_bills_adapters_up_and_the_stacks_since_the_last_task_down() -> No
     assert down[3:] == [each + 4 * min(45, 19 * 7) for each in up]
 
 
-def test_hetlora_at_one_rank_and_equal_norms_is_the_mean() -> None:
+def test_hetlora_with_one_rank_and_equal_norms_is_the_mean() -> None:
     run = two_by_two(merge=False)
     bound, (pair,) = HetLoRA().bind(run.traced.size, 2), find_adapters(run.traced)
     bound.see(run)
@@ -254,8 +254,8 @@ def test_hetlora_at_one_rank_and_equal_norms_is_the_mean() -> None:
     np.testing.assert_allclose((run.params + delta)[pair.b], np.mean(values, axis=0)[4:], atol=1e-6)
 
 
-def test_units_that_nobody_trained_keep_their_bits() -> None:
-    run = adapted("hetlora", capacities=(0.5,))
+def test_units_that_no_client_trains_keep_their_bits() -> None:
+    run = adapter_run("hetlora", capacities=(0.5,))
     stepped = Stepped(run)
     before = stepped.server.params.copy()
     stepped.round()
@@ -273,22 +273,22 @@ def test_a_model_without_adapters_is_refused(method: str) -> None:
         spec("heterofl", aggregator=method)
 
 
-def test_flora_wants_room_for_what_is_merged() -> None:
+def test_flora_refuses_adapters_without_merge() -> None:
     with pytest.raises(ValueError, match=r"^aggregator: .*FLoRA.*fedraa\.lora\(model, merge=True\)"):
-        make_server(adapted("flora"), lambda kind, t, /, **fields: None)
+        make_server(adapter_run("flora"), lambda kind, t, /, **fields: None)
 
 
-def test_masks_over_units_are_refused_before_the_start() -> None:
+def test_hetlora_refuses_masks_over_units() -> None:
     with pytest.raises(ValueError, match=r"^aggregator: .*HetLoRA"):
-        adapted("hetlora", submodel="bernoulli")
+        adapter_run("hetlora", submodel="bernoulli")
 
 
-def test_samples_as_weights_are_refused_because_hetlora_weighs_by_norms() -> None:
+def test_hetlora_refuses_samples_as_weights() -> None:
     with pytest.raises(ValueError, match=r"^weights: .*HetLoRA"):
-        adapted("hetlora", weights="samples")
+        adapter_run("hetlora", weights="samples")
 
 
 @pytest.mark.parametrize("method", ["bernoulli", "shuffled"])
-def test_masks_may_have_no_weight_of_an_adapter(method: str) -> None:
+def test_masks_without_a_weight_of_an_adapter_are_accepted(method: str) -> None:
     # The smallest adapter has 12 weights, and the trained last layer has 24.
-    adapted(method, capacities=(1 / 24,))
+    adapter_run(method, capacities=(1 / 24,))

@@ -16,7 +16,7 @@ from fedraa.submodels.policies.regions import Arbitrary, RegionSchedule
 from fedraa.submodels.tracing.trace import trace_module
 
 
-def of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
+def mask_of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
     """Return the parameters of a network 3-8-4-2 in these quarters of its hidden units (2 of 8, and 1 of 4).
 
     The output weights of a hidden unit belong to its quarter. The two output biases are in the quarters 0 and 2.
@@ -27,7 +27,7 @@ def of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
 
 
 @pytest.mark.parametrize("level", ["L", "S", "MIX"])
-def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str) -> None:
+def test_arbitrary_masks_follow_their_level_and_leave_gaps(net: Traced, level: str) -> None:
     rounds = draws(Arbitrary(level), net, 22)
     large = {"L": range(CLIENTS), "S": (), "MIX": generator(SEED, "levels").permutation(CLIENTS)[:3].tolist()}[level]
     regions = [2 if client in large else 1 for client in range(CLIENTS)]
@@ -39,12 +39,12 @@ def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str) -> 
         chosen = [{bit for bit in range(4) if choice.label >> bit & 1} for choice in choices]
         assert [len(mine) for mine in chosen] == regions
         for mask, mine in zip(masks, chosen, strict=True):
-            np.testing.assert_array_equal(mask == 1, of_regions(mine))
+            np.testing.assert_array_equal(mask == 1, mask_of_regions(mine))
         # All clients train the same region, and no client trains the others.
         if number % 10 == 0:
             most = max(chosen, key=len)
             assert all(mine <= most for mine in chosen)
-            np.testing.assert_array_equal(masks.sum(axis=0) == 0, ~of_regions(most))
+            np.testing.assert_array_equal(masks.sum(axis=0) == 0, ~mask_of_regions(most))
     # The clients are drawn at random; they are not always the last clients.
     assert {rounds[10][0].label, rounds[20][0].label} != {0b1100, 0b1000}
     assert len({choice.label for choices in rounds for choice in choices}) > 4
@@ -53,7 +53,7 @@ def test_arbitrary_masks_and_their_uncovered_rounds(net: Traced, level: str) -> 
     assert len({choice.label for choice in never}) > 1
 
 
-def test_who_trains_two_regions_and_which_ones_a_gap_has_are_drawn(net: Traced) -> None:
+def test_large_clients_and_the_regions_of_a_gap_are_random(net: Traced) -> None:
     halves, gaps = set(), set()
     for seed in range(12):
         second, third = draws(Arbitrary("MIX", uncovered_every=2), net, 4, seed=seed)[1:3]
@@ -103,7 +103,7 @@ def test_levels_train_their_shares(net: Traced) -> None:
         assert mean == pytest.approx(share, abs=0.01)
 
 
-def test_regions_of_units_are_those_between_units_of_both_sides(net: Traced) -> None:
+def test_regions_of_units_connect_units_of_both_layers(net: Traced) -> None:
     """A region has 2 of 8 and 1 of 4 units. At S a client trains 3 * 2 + 2 + 2 * 1 + 1 + 1 * 2 + 2 parameters."""
     rounds = draws(Arbitrary("S", uncovered_every=4, regions="units"), net, 60)
     masks = [trained(choice) for choices in rounds[1:] for choice in choices]
@@ -135,7 +135,7 @@ def test_capacities_and_a_level_are_refused_together() -> None:
         Arbitrary("S", capacities=(0.5,))
 
 
-def test_mix_can_be_drawn_every_round(net: Traced) -> None:
+def test_redrawn_mix_makes_each_client_large_half_of_the_time(net: Traced) -> None:
     rounds = draws(Arbitrary("MIX", uncovered_every=0, redraw=True), net, 401)[1:]
     large = np.array([[bin(choice.label).count("1") == 2 for choice in choices] for choices in rounds])
     assert (large.sum(axis=1) == 3).all()
@@ -147,7 +147,7 @@ def test_mix_can_be_drawn_every_round(net: Traced) -> None:
     ("coverage", "trained_regions", "tau", "clients_of_regions"),
     [(1, 4, 4, [7, 1, 1, 1]), (2, 4, 4, [4, 2, 2, 2]), (10, 1, 4, [10]), (1, 4, 31, [7, 1, 1, 1])],
 )
-def test_region_schedule_sets_coverage_regions_and_spells(
+def test_region_schedule_sets_coverage_regions_and_longest_wait(
     net: Traced, coverage: int, trained_regions: int, tau: int, clients_of_regions: list[int]
 ) -> None:
     """Gamma* is the lowest number of clients of a trained region, S* the number of regions, tau the longest wait."""
@@ -163,7 +163,7 @@ def test_region_schedule_sets_coverage_regions_and_spells(
     assert max(waits) == tau
     masks = {int(choice.label): trained(choice) for choice in rounds[1]}
     for label, mask in masks.items():
-        np.testing.assert_array_equal(mask == 1, of_regions({label.bit_length() - 1}))
+        np.testing.assert_array_equal(mask == 1, mask_of_regions({label.bit_length() - 1}))
 
 
 @pytest.mark.parametrize(

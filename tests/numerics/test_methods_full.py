@@ -49,7 +49,7 @@ def shares(run: RunSpec) -> Array:
         ("fedprox", {"prox_mu": 0.7, "momentum": 0.9}, {"prox_mu": 0.7, "momentum": 0.9}),
     ],
 )
-def test_fedavg_and_fedprox(method: str, flags: dict[str, Any], terms: dict[str, float]) -> None:
+def test_fedavg_and_fedprox_follow_their_formulas(method: str, flags: dict[str, Any], terms: dict[str, float]) -> None:
     """theta <- sum_i n_i / n w_i; FedProx descends f + (mu / 2) |w - theta|^2."""
     run = spec(method, **flags)
     theta = start(run)
@@ -63,7 +63,7 @@ def test_fedavg_and_fedprox(method: str, flags: dict[str, Any], terms: dict[str,
 
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.5])
-def test_fedsam(server_lr: float) -> None:
+def test_fedsam_follows_its_formula(server_lr: float) -> None:
     """FedSAM Algorithm 1: w~ = w + rho g / |g|, w <- w - eta_l grad f(w~); theta += eta_g mean Delta_i."""
     run = spec("fedsam", override={"local.sam_rho": 0.3}, server_lr=server_lr)
     theta = start(run)
@@ -77,7 +77,7 @@ def test_fedsam(server_lr: float) -> None:
 
 
 @pytest.mark.parametrize("participation", ["all", "sample:2"])
-def test_scaffold(participation: str) -> None:
+def test_scaffold_follows_its_formula(participation: str) -> None:
     """Option II: y <- y - eta_l (g - c_i + c); c_i+ = c_i - c + (theta - y) / (T_i eta_l) with the client's T_i;
     theta += mean Delta y; c += (1 / N) times the sum over the cohort of c_i+ - c_i. N is the number of all clients."""
     run = spec("scaffold", participation=participation)
@@ -90,7 +90,7 @@ def test_scaffold(participation: str) -> None:
         deltas, changes = [], []
         for n in cohort:
             correction = c - own[n]
-            y = sgd(theta, minibatches(run, n, turns[n]), WIDTHS, lr=LR, bend=lambda g, d=correction: g + d)
+            y = sgd(theta, minibatches(run, n, turns[n]), WIDTHS, lr=LR, transform=lambda g, d=correction: g + d)
             new = own[n] - c + (theta - y) / (steps(run, n) * LR)
             deltas.append(y - theta)
             changes.append(new - own[n])
@@ -116,7 +116,7 @@ def adagrad(v: Array, square: Array) -> Array:
 
 
 @pytest.mark.parametrize("rule", [adam, yogi, adagrad])
-def test_server_optimizers(rule: Callable[[Array, Array], Array]) -> None:
+def test_server_optimizers_follow_their_formulas(rule: Callable[[Array, Array], Array]) -> None:
     """Reddi et al. 2021, Algorithm 2: m <- .9 m + .1 Delta; theta += eta m / (sqrt(v) + tau); v starts at tau^2."""
     run = spec(f"fed{rule.__name__}", momentum=0.0, server_lr=0.05)
     theta, tau = start(run), 1e-3
@@ -133,7 +133,7 @@ def test_server_optimizers(rule: Callable[[Array, Array], Array]) -> None:
     Stepped(run).rounds(3, expected)
 
 
-def test_fedavgm() -> None:
+def test_fedavgm_follows_its_formula() -> None:
     """Hsu et al. 2019: v <- .9 v + sum_i n_i / n Delta_i; theta += eta v."""
     run = spec("fedavgm", momentum=0.0, server_lr=0.5)
     theta = start(run)
@@ -156,7 +156,7 @@ def test_fedavgm() -> None:
         ("mofedsam", {"override": {"local.sam_rho": 0.3}}, {"sam_rho": 0.3}),
     ],
 )
-def test_client_momentum(method: str, flags: dict[str, Any], terms: dict[str, float]) -> None:
+def test_client_momentum_follows_its_formula(method: str, flags: dict[str, Any], terms: dict[str, float]) -> None:
     """v = beta g + (1 - beta) Delta, w <- w - eta_l v, theta += mean Delta_i, Delta <- -mean Delta_i / (eta_l T).
 
     beta is .1 by default. The step of theta is the paper's for eta_g = eta_l T, where T is the mean number of steps in
@@ -171,7 +171,7 @@ def test_client_momentum(method: str, flags: dict[str, Any], terms: dict[str, fl
 
     def expected(turn: int) -> Array:
         nonlocal theta, delta
-        w = trained(run, theta, turn, bend=lambda g, d=delta: beta * g + (1 - beta) * d, **terms)
+        w = trained(run, theta, turn, transform=lambda g, d=delta: beta * g + (1 - beta) * d, **terms)
         delta = np.mean(w, axis=0) - theta
         theta = theta + delta
         delta = -delta / (LR * mean_steps)
@@ -181,7 +181,7 @@ def test_client_momentum(method: str, flags: dict[str, Any], terms: dict[str, fl
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.05])
-def test_mimelite(decay: float) -> None:
+def test_mimelite_follows_its_formula(decay: float) -> None:
     """w <- w - eta_l ((1 - beta) g + beta m) with beta = .9; m <- (1 - beta) sum p_i grad f_i(theta) + beta m.
 
     The gradients in m are over all samples, at the model at the start of the round. Weight decay is part of f.
@@ -193,7 +193,10 @@ def test_mimelite(decay: float) -> None:
     def expected(turn: int) -> Array:
         nonlocal theta, m
         full = [loss_gradient(theta, *run.data.client(n), WIDTHS)[1] + decay * theta for n in range(CLIENTS)]
-        w = [decayed(theta, minibatches(run, n, turn), decay, lambda g, m=m: 0.1 * g + 0.9 * m) for n in range(CLIENTS)]
+        w = [
+            train_with_decay(theta, minibatches(run, n, turn), decay, lambda g, m=m: 0.1 * g + 0.9 * m)
+            for n in range(CLIENTS)
+        ]
         theta = np.average(w, axis=0, weights=p)
         m = 0.1 * np.average(full, axis=0, weights=p) + 0.9 * m
         return theta
@@ -201,14 +204,14 @@ def test_mimelite(decay: float) -> None:
     Stepped(run).rounds(3, expected)
 
 
-def decayed(theta: Array, batches: Any, decay: float, bend: Callable[[Array], Array]) -> Array:
+def train_with_decay(theta: Array, batches: Any, decay: float, transform: Callable[[Array], Array]) -> Array:
     w = theta
     for x, y in batches:
-        w = w - LR * bend(loss_gradient(w, x, y, WIDTHS)[1] + decay * w)
+        w = w - LR * transform(loss_gradient(w, x, y, WIDTHS)[1] + decay * w)
     return w
 
 
-def test_fedrobust() -> None:
+def test_fedrobust_follows_its_formula() -> None:
     """min over w, max over (L_i, d_i) of the batch's summed loss f(w; L x + d) - 100 |L - 1|^2 - 4 |d|^2.
 
     Before each step of w on a batch, (L, d) take one ascent step with the rates .001 and .025 on the same batch. They
@@ -239,7 +242,7 @@ def test_fedrobust() -> None:
     assert np.abs(shift).max() > 0.01
 
 
-def test_fedasync() -> None:
+def test_fedasync_follows_its_formula() -> None:
     """theta <- (1 - a) theta + a w with a = alpha (k + 1)^-.5, after k other updates since the server sent theta.
 
     The client descends f + (rho / 2) |w - theta_sent|^2.
@@ -261,7 +264,7 @@ def test_fedasync() -> None:
     assert stale == [0, 1, 1, 3, 0]
 
 
-def test_fedbuff() -> None:
+def test_fedbuff_follows_its_formula() -> None:
     """After K = 2 updates theta -= eta_g (1 / K) sum s(k) (theta_sent - w), with s(k) = 1 / sqrt(1 + k).
 
     The staleness k and the version count full buffers. A client continues from the current theta after each update.
@@ -287,7 +290,7 @@ def test_fedbuff() -> None:
     assert [line["staleness"] for line in stepped.records.of("commit")] == stale
 
 
-def test_splitfed() -> None:
+def test_splitfed_follows_its_formula() -> None:
     """Version 1 of SplitFed, with a copy of the server's layers for each client.
 
     The client sends h, the output of its layers. The server's copy takes a step and sends back d loss / d h, with which
@@ -320,8 +323,8 @@ def test_splitfed() -> None:
     # h and its gradient are sent for every sample of every epoch. The client's part is sent once each way. float32 has
     # 4 bytes.
     for line in stepped.records.of("dispatch") + stepped.records.of("commit"):
-        billed = line.get("bytes_down", line.get("bytes_up"))
-        assert billed == 4 * cut + 4 * HIDDEN * EPOCHS * run.data.sizes[line["client"]]
+        traffic = line.get("bytes_down", line.get("bytes_up"))
+        assert traffic == 4 * cut + 4 * HIDDEN * EPOCHS * run.data.sizes[line["client"]]
     channel = stepped.trainer._model(()).module.channel
     assert channel.up == channel.down == 2 * 4 * HIDDEN * EPOCHS * run.data.sizes.sum()
     assert run.data.sizes.max() > BATCH

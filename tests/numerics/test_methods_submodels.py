@@ -57,7 +57,7 @@ def slice_delta(
     return mask, delta
 
 
-def twice_read(w: Array, batches: Sequence[tuple[Array, np.ndarray]], widths: Sequence[int]) -> Array:
+def train_with_doubled_inputs(w: Array, batches: Sequence[tuple[Array, np.ndarray]], widths: Sequence[int]) -> Array:
     """Train a network in which layers 2 and 3 read 2 h: gradients of W are twice as large. SGD has momentum .5."""
     inputs, hidden, second, classes = widths
     factor = np.ones(len(w))
@@ -74,7 +74,7 @@ def twice_read(w: Array, batches: Sequence[tuple[Array, np.ndarray]], widths: Se
 
 
 @pytest.mark.parametrize("scaled", [True, False])
-def test_ist(scaled: bool) -> None:
+def test_ist_follows_its_formula(scaled: bool) -> None:
     """Each group is shuffled and distributed in turn. Slices are written back, and the output bias is a mean.
 
     A client has half of the units. With scaling, both layers that read them read twice their values, at half the rate.
@@ -91,7 +91,7 @@ def test_ist(scaled: bool) -> None:
             where, widths = coordinates(kept)
             batches = minibatches(system.run, client, turn)
             if scaled:
-                new = twice_read(theta[where], batches, widths)
+                new = train_with_doubled_inputs(theta[where], batches, widths)
             else:
                 new = sgd(theta[where], batches, widths, lr=LR, momentum=0.5)
             after[where], trained[where] = new, True
@@ -106,7 +106,7 @@ def test_ist(scaled: bool) -> None:
         theta = after
 
 
-def test_oap() -> None:
+def test_oap_follows_its_formula() -> None:
     """Each client prunes the smallest quarters of every tensor.
 
     A weight is averaged over the clients that trained it.
@@ -124,7 +124,7 @@ def test_oap() -> None:
 
 
 @pytest.mark.parametrize("method", ["heterofl", "fedrolex"])
-def test_heterofl_and_fedrolex(method: str) -> None:
+def test_heterofl_and_fedrolex_follow_their_formulas(method: str) -> None:
     """Clients train dense slices with clipping, decay and momentum. Logits of absent labels are 0.
 
     Only clients with a label average its output row. A logit that is always 0 is an output row at 0 without a
@@ -191,7 +191,7 @@ def regions(level: str, turn: int, every: int, clients: int) -> list[Mask]:
 
 
 @pytest.mark.parametrize("level", ["L", "S", "MIX"])
-def test_ra_fed(level: str) -> None:
+def test_ra_fed_follows_its_formula(level: str) -> None:
     """Algorithm 1: Delta = (theta_0 - theta_T) / gamma; theta -= gamma / Gamma * sum Delta where Gamma > 0."""
     system = System("ra-fed", override={"submodel.level": level, "submodel.uncovered_every": 2})
     theta = start(system.run)
@@ -206,7 +206,7 @@ def test_ra_fed(level: str) -> None:
 
 @pytest.mark.parametrize("level", ["L", "S"])
 @pytest.mark.parametrize("method", ["ram-fed", "ram-fed-mifa"])
-def test_ram_fed(method: str, level: str) -> None:
+def test_ram_fed_follows_its_formula(method: str, level: str) -> None:
     """Algorithm 2: v = mean_n u_n + (1 / Gamma) sum_{covering n} (Delta_n - u_n), theta -= gamma v, u_n <- Delta_n.
 
     Regions that no client trains move by the mean memory. MIFA's form is v = mean_n u_n with the new u_n.
@@ -231,7 +231,7 @@ def test_ram_fed(method: str, level: str) -> None:
             assert np.abs(LR * remembered[uncovered]).max() > 1e-2
 
 
-def test_subdismo() -> None:
+def test_subdismo_follows_its_formula() -> None:
     """Algorithm 1: w~ = w + delta g / |g| with masked g, w -= eta grad f(w~) * m. Each round has one random split."""
     system = System("subdismo", override={"local.sam_rho": 0.3}, server_lr=0.7)
     theta = start(system.run)
@@ -250,7 +250,7 @@ def test_subdismo() -> None:
         close(system.server.params, theta)
 
 
-def test_bernoulli() -> None:
+def test_bernoulli_follows_its_formula() -> None:
     """Algorithm 1: m ~ Bernoulli(p_i) on every coordinate, theta <- (1 / N) sum (m w + (1 - m) theta)."""
     system = System("bernoulli", capacities=(0.5, 0.2))
     theta = start(system.run)
@@ -262,7 +262,7 @@ def test_bernoulli() -> None:
         close(system.server.params, theta)
 
 
-def test_bernoulli_kernels() -> None:
+def test_bernoulli_kernels_follow_their_formula() -> None:
     """Algorithm 1 as in the experiments: clients train random units of every layer, and the whole output layer."""
     system = System("bernoulli-kernels", capacities=(0.5, 0.3))
     theta = start(system.run)
@@ -280,7 +280,7 @@ def test_bernoulli_kernels() -> None:
         close(system.server.params, theta)
 
 
-def test_shuffled() -> None:
+def test_shuffled_follows_its_formula() -> None:
     """Algorithm 2 has fixed blocks, in one order per cycle and capacity. Models are completed by theta and averaged."""
     system = System("shuffled", capacities=(0.5, 0.3))
     theta = start(system.run)
@@ -298,7 +298,7 @@ def test_shuffled() -> None:
 
 
 @pytest.mark.parametrize("shuffled", [True, False])
-def test_shuffled_kernels(shuffled: bool) -> None:
+def test_shuffled_kernels_follow_their_formula(shuffled: bool) -> None:
     """Algorithm 2 on units: layers of 6 and 4 units have two blocks each, in different orders."""
     system = System("shuffled-kernels", capacities=(0.5,), override={"submodel.shuffled": shuffled})
     theta = start(system.run)
@@ -316,7 +316,7 @@ def test_shuffled_kernels(shuffled: bool) -> None:
         close(system.server.params, theta)
 
 
-def test_prunefl() -> None:
+def test_prunefl_follows_its_formula() -> None:
     """All clients train one mask of half of every tensor. It is chosen again every second round.
 
     In the first two rounds only client 0 trains, and each round ends with a new mask. Later the smallest 30 % of each

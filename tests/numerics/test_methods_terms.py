@@ -37,7 +37,7 @@ def result(terms: dict[str, Any], **fields: Any) -> np.ndarray:
     return Trainer(RUN.traced, replace(RUN.method.local, **terms), seed=SEED).train(task, X, Y).params
 
 
-def descended(direction: Callable[[Array, Array, Array], Array], momentum: float = 0.0) -> Array:
+def descend(direction: Callable[[Array, Array, Array], Array], momentum: float = 0.0) -> Array:
     """Return the weights after w <- w - lr v, v <- momentum v + direction(w, x, y) on the first task's minibatches."""
     w, v = start(RUN), np.zeros(SIZE)
     for x, y in minibatches(RUN, 0, 0):
@@ -52,7 +52,7 @@ def gradient(w: Array, x: Array, y: Array) -> Array:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_weight_decay_is_in_the_gradient(momentum: float) -> None:
-    expected = descended(lambda w, x, y: gradient(w, x, y) + 0.3 * w, momentum)
+    expected = descend(lambda w, x, y: gradient(w, x, y) + 0.3 * w, momentum)
     close(result({"weight_decay": 0.3, "momentum": momentum}), expected)
 
 
@@ -65,7 +65,7 @@ def test_clipping_bounds_the_gradient_before_decay_and_momentum() -> None:
         norms.append(np.linalg.norm(g))
         return g * min(1.0, 0.55 / norms[-1]) + 0.3 * w
 
-    expected = descended(direction, 0.5)
+    expected = descend(direction, 0.5)
     assert min(norms) < 0.55 < max(norms)
     close(result({"clip": 0.55, "weight_decay": 0.3, "prox_mu": 0.5, "momentum": 0.5}), expected)
 
@@ -78,10 +78,10 @@ def test_decay_and_clipping_come_after_sam() -> None:
         g = gradient(w + 0.3 * g / np.linalg.norm(g), x, y)
         return g * min(1.0, 0.4 / np.linalg.norm(g)) + 0.3 * w
 
-    close(result({"sam_rho": 0.3, "clip": 0.4, "weight_decay": 0.3}), descended(direction))
+    close(result({"sam_rho": 0.3, "clip": 0.4, "weight_decay": 0.3}), descend(direction))
 
 
-def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
+def test_label_masked_loss_sets_absent_logits_to_zero() -> None:
     """HeteroFL: absent logits are 0, not minus infinity. So the softmax has exp(0), and their rows get no gradient."""
     absent = 2
     x, y = X[absent != Y], Y[absent != Y]
@@ -104,7 +104,7 @@ def test_label_masked_loss_puts_absent_logits_to_zero() -> None:
 
 @pytest.mark.parametrize("label_shares", [None, np.arange(1, CLASSES + 1) / sum(range(1, CLASSES + 1))])
 @pytest.mark.parametrize("share", [0.75, 1.0])
-def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(
+def test_logit_calibration_adds_the_log_of_the_label_shares(
     share: float, label_shares: npt.NDArray[np.float64] | None
 ) -> None:
     """Cross-entropy of logits + log((share * p + (1 - share) * q) / q); its gradient is softmax minus the label."""
@@ -134,7 +134,7 @@ def test_calibrated_logits_are_moved_by_the_log_of_the_labels_shares(
     close(got.params, theta - LR * g)
 
 
-def test_labels_as_frequent_as_at_all_clients_need_no_calibration() -> None:
+def test_calibration_has_no_effect_if_label_shares_are_global() -> None:
     task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0)
     local = replace(RUN.method.local, batch_size=99, epochs=1)
     y = np.array([0, 0, 0, *range(1, CLASSES)])
@@ -149,7 +149,7 @@ def test_labels_as_frequent_as_at_all_clients_need_no_calibration() -> None:
 
 
 @pytest.mark.parametrize("terms", [{}, {"momentum": 0.9, "prox_mu": 0.5}, {"sam_rho": 0.3}])
-def test_masked_terms(terms: dict[str, float]) -> None:
+def test_terms_under_a_mask_follow_the_formula(terms: dict[str, float]) -> None:
     """Absent coordinates are 0 in every forward pass and in the update."""
     got = result(terms, mask=MASK)
     close(got, sgd(RUN.params, minibatches(RUN, 0, 0), WIDTHS, lr=LR, mask=MASK, **terms))
@@ -161,20 +161,22 @@ def test_masked_decay_leaves_absent_coordinates_at_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    ("terms", "extras", "bend"),
+    ("terms", "extras", "transform"),
     [
         ({"control": True}, "control", lambda g: g + CONTROL),
         ({"grad_mix": 0.1}, "momentum", lambda g: 0.1 * g + 0.9 * CONTROL),
     ],
 )
-def test_masked_corrections(terms: dict[str, Any], extras: str, bend: Callable[[Array], Array]) -> None:
+def test_corrections_under_a_mask_follow_the_formula(
+    terms: dict[str, Any], extras: str, transform: Callable[[Array], Array]
+) -> None:
     """The control variate and the server's momentum are applied only on trained coordinates."""
     got = result(terms, mask=MASK, extras={extras: CONTROL})
-    close(got, sgd(RUN.params, minibatches(RUN, 0, 0), WIDTHS, lr=LR, mask=MASK, bend=bend))
+    close(got, sgd(RUN.params, minibatches(RUN, 0, 0), WIDTHS, lr=LR, mask=MASK, transform=transform))
     assert not got[~MASK].any()
 
 
-def test_masked_sam_goes_a_distance_rho_over_covered_coordinates_and_nowhere_else() -> None:
+def test_masked_sam_moves_by_rho_over_trained_coordinates_only() -> None:
     trainer = Trainer(RUN.traced, replace(RUN.method.local, sam_rho=0.3, steps=1), seed=SEED)
     seen: list[np.ndarray] = []
     trainer._model(WHOLE).module.register_forward_pre_hook(
@@ -196,7 +198,7 @@ def test_full_gradient_is_at_the_received_weights_over_the_whole_shard() -> None
     close(got, gradient(start(RUN), X, Y))
 
 
-def test_adversary_takes_one_step_up_against_its_penalties() -> None:
+def test_adversary_takes_one_ascent_step_minus_its_penalties() -> None:
     """The linear loss sum_b a . x'_b has the gradients sum_b a x_b by L and n a by d."""
     a = torch.tensor([1.0, -2.0, 0.5])
     x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
@@ -208,7 +210,7 @@ def test_adversary_takes_one_step_up_against_its_penalties() -> None:
     close(adversary.perturb_inputs(x).detach().numpy(), x.numpy() * scale + shift)
 
 
-def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean() -> None:
+def test_adversary_ascends_the_summed_loss_of_the_batch() -> None:
     """The ascent uses the batch's summed loss: NumPy's input gradient of the mean, times the batch size."""
     task = Task(0, 0, 0, 0, 0, 0, WHOLE, RUN.params, LR, 1.0, extras={ADVERSARY_KEY: np.float32([1, 1, 1, 0, 0, 0])})
     solver = replace(RUN.method.local, adversary=True, steps=1)
@@ -219,7 +221,7 @@ def test_adversary_does_not_feel_the_size_of_its_penalty_through_the_batch_mean(
 
 
 @pytest.mark.parametrize("mask", [None, MASK])
-def test_the_delta_alone_is_compressed(mask: np.ndarray | None) -> None:
+def test_compression_applies_only_to_the_delta(mask: np.ndarray | None) -> None:
     """The server gets the received weights plus the compressed delta of the trained coordinates."""
     plain = result({}, mask=mask)
     arrived = result({"compressor": "topk:0.25"}, mask=mask)
@@ -242,7 +244,7 @@ def test_the_delta_alone_is_compressed(mask: np.ndarray | None) -> None:
         ("cosine:3", [1, 0.75, 0.25, 0.25, 0.25]),
     ],
 )
-def test_schedules(spec: str, factors: list[float]) -> None:
+def test_lr_schedules_have_the_expected_factors(spec: str, factors: list[float]) -> None:
     assert [lr_schedule(spec)(step) for step in range(5)] == pytest.approx(factors, rel=1e-9)
 
 
@@ -255,7 +257,7 @@ def test_bad_schedules_are_refused(spec: str) -> None:
         lr_schedule(spec)
 
 
-def test_a_schedule_counts_rounds_and_the_server_momentum_divides_by_the_rounds_own_rate() -> None:
+def test_server_momentum_divides_by_the_scheduled_rate_of_the_round() -> None:
     """FedCM: Delta <- -mean Delta_i / (eta_l T) with the eta_l of this round, not of the previous round."""
     run = spec("fedcm", lr_schedule="exponential:0.5", partition="iid")
     theta, delta, turn_steps = start(run), np.zeros(SIZE), 2 * np.ceil(20 / 6)
@@ -264,7 +266,7 @@ def test_a_schedule_counts_rounds_and_the_server_momentum_divides_by_the_rounds_
         lr = LR * 0.5**turn
         assert {task.lr for task in stepped.round()} == {lr}
         w = [
-            sgd(theta, minibatches(run, n, turn), WIDTHS, lr=lr, bend=lambda g, d=delta: 0.1 * g + 0.9 * d)
+            sgd(theta, minibatches(run, n, turn), WIDTHS, lr=lr, transform=lambda g, d=delta: 0.1 * g + 0.9 * d)
             for n in range(3)
         ]
         delta = np.mean(w, axis=0) - theta
@@ -304,6 +306,6 @@ def test_a_private_round_without_clients_does_not_change_the_momentum(method: st
     assert max(cohorts) > 0
 
 
-def test_defaults_bend_nothing() -> None:
+def test_default_local_training_without_momentum_is_plain_sgd() -> None:
     """Local training with the defaults and without momentum is plain SGD."""
-    close(result(vars(LocalTraining(lr=LR, momentum=0.0, batch_size=6, epochs=2))), descended(gradient))
+    close(result(vars(LocalTraining(lr=LR, momentum=0.0, batch_size=6, epochs=2))), descend(gradient))

@@ -18,7 +18,7 @@ from fedraa.methods.moon import contrast
 from fedraa.submodels import flatten_parameters
 
 
-def test_contrast_equals_the_numbers_of_a_sample() -> None:
+def test_contrast_of_a_sample_equals_the_reference_values() -> None:
     z = torch.tensor([[2.0, 1.0]], requires_grad=True)
     near, far = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
     loss = contrast(z, near, far, 0.5)
@@ -56,7 +56,7 @@ class Attention(nn.Module):
         return output
 
 
-def test_a_last_linear_layer_that_is_not_called_is_named() -> None:
+def test_last_linear_layer_that_the_model_does_not_call_is_refused() -> None:
     stepped = Stepped(spec("moon", model=Attention, hidden=fl.Experiment.model_fields["hidden"].default))
     stepped.round()
     with refuses("method", "last linear layer"):
@@ -104,7 +104,7 @@ def test_moon_equals_a_pytorch_loop() -> None:
         np.testing.assert_allclose(kept(stepped, "previous_model"), new, atol=5e-6)
 
 
-def test_first_task_has_the_bits_of_fedavg_and_later_ones_have_not() -> None:
+def test_moon_equals_fedavg_only_in_the_first_round() -> None:
     moon, fedavg = Stepped(spec("moon")), Stepped(spec("fedavg"))
     moon.round()
     fedavg.round()
@@ -114,6 +114,6 @@ def test_first_task_has_the_bits_of_fedavg_and_later_ones_have_not() -> None:
     assert np.abs(moon.server.params - fedavg.server.params).max() > 1e-4
 
 
-def test_another_objective_than_classification_is_refused() -> None:
+def test_objectives_other_than_classification_are_refused() -> None:
     with refuses("objective"):
         spec("moon", objective=HalfSquare())

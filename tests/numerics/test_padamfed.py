@@ -66,7 +66,7 @@ def test_traffic_and_passes_count_the_additional_buffers_and_gradients() -> None
 
 
 @pytest.mark.parametrize("submodel", ["ra-fed", "heterofl", "salf"])
-def test_steps_are_as_long_as_the_rate_in_submodels(submodel: str) -> None:
+def test_local_steps_in_submodels_have_the_length_of_the_rate(submodel: str) -> None:
     """Only trained coordinates count for the norm, and the other coordinates keep their controls."""
     stepped = Stepped(spec(f"{submodel}+padamfed", lr=ETA, local_steps=1, local_epochs=None))
     for _ in range(3):
@@ -94,7 +94,7 @@ def test_settings_that_break_the_formula_are_refused(field: str) -> None:
         spec("padamfed", **values[field])
 
 
-def test_numbers_of_rounds_and_clients_follow_from_the_run() -> None:
+def test_beta_follows_from_the_rounds_and_the_cohort_of_the_run() -> None:
     run = spec("padamfed", partition="iid", rounds=50, participation="bernoulli:0.5")
     auxiliary = Stepped(run).server._auxiliary  # type: ignore[attr-defined]
     assert auxiliary._beta == pytest.approx((0.5 * CLIENTS * STEPS) ** (1 / 3) / 50 ** (2 / 3))
@@ -103,6 +103,6 @@ def test_numbers_of_rounds_and_clients_follow_from_the_run() -> None:
 @pytest.mark.parametrize(
     ("field", "fields"), [("rounds", {"time": 3.0}), ("cohort", {"rounds": 9, "participation": Growing()})]
 )
-def test_unknown_numbers_are_refused(field: str, fields: dict[str, Any]) -> None:
+def test_unknown_numbers_of_rounds_or_clients_are_refused(field: str, fields: dict[str, Any]) -> None:
     with refuses(f"update.auxiliary.{field}"):
         spec("padamfed", **fields)

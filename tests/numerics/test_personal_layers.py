@@ -94,7 +94,7 @@ def test_frozen_part_does_not_count_for_the_norm_of_a_clipped_gradient(mu: float
     close(update.params, [body, 0])
 
 
-def test_frozen_part_does_not_count_for_a_rate_that_follows_the_smoothness() -> None:
+def test_frozen_part_does_not_count_for_the_rate_of_delta_sgd() -> None:
     """The gradient of the body has the slope 1 + 0.5 by the weight decay, so the second rate is 1 / 1.5."""
     fields: dict[str, Any] = {"local_optimizer": "delta-sgd", "weight_decay": 0.5, "lr": 1.0}
     stepped = quadratic("fedrep", TARGETS, SIZES, Pair(), local_epochs=2, **fields)
@@ -107,7 +107,7 @@ def test_frozen_part_does_not_count_for_a_rate_that_follows_the_smoothness() -> 
 
 @pytest.mark.parametrize("aggregator", ["norm-bound(max_norm=0.1)", "centred-clipping(radius=0.1)"])
 @pytest.mark.parametrize("fields", [{"method": "fedavg"}, {"method": "fedbuff", "buffer_size": 2}], ids=str)
-def test_bound_on_norms_is_for_the_layers_that_are_sent(aggregator: str, fields: dict[str, Any]) -> None:
+def test_norm_bound_applies_only_to_the_shared_layers(aggregator: str, fields: dict[str, Any]) -> None:
     more: dict[str, Any] = {"aggregator": aggregator, "personal_layers": ("body",), "local_steps": 2}
     stepped = quadratic(targets=(1.0, -0.25), model=Pair(), **fields, **more)
     train_round(stepped)
@@ -122,7 +122,7 @@ def test_lg_fedavg_shares_the_last_layer() -> None:
     close(stepped.server.params, [0, 0.045])
 
 
-def test_kept_values_of_a_failed_task_stay_as_they_were() -> None:
+def test_failed_task_does_not_change_kept_values() -> None:
     stepped = quadratic("fedper", TARGETS, SIZES, Pair(), local_steps=2)
     stepped.round()
     before = kept(stepped, "personal_layers").copy()
@@ -132,7 +132,7 @@ def test_kept_values_of_a_failed_task_stay_as_they_were() -> None:
     np.testing.assert_array_equal(kept(stepped, "personal_layers"), before)
 
 
-def bare_client(run: Any, client: int, turn: int, shared: np.ndarray, head: np.ndarray | None) -> np.ndarray:
+def train_in_plain_pytorch(run: Any, client: int, turn: int, shared: np.ndarray, head: np.ndarray | None) -> np.ndarray:
     """Return the model [d] of a client after a plain PyTorch loop; its last layer starts from `head`."""
     module = run.traced.make_skeleton(run.traced.widths(run.traced.full()))
     values = shared.copy()
@@ -158,7 +158,7 @@ def test_fedper_equals_a_pytorch_loop() -> None:
     weights = run.data.sizes / run.data.sizes.sum()
     for turn in range(3):
         stepped.round()
-        models = [bare_client(run, client, turn, shared, heads[client]) for client in range(3)]
+        models = [train_in_plain_pytorch(run, client, turn, shared, heads[client]) for client in range(3)]
         heads = [model[-count:] for model in models]
         shared[:-count] = np.average([model[:-count] for model in models], axis=0, weights=weights)
         np.testing.assert_allclose(stepped.server.params, shared, atol=1e-6)
@@ -216,7 +216,7 @@ class Named(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-        # A batch norm whose name says nothing, as in the shortcuts of a ResNet.
+        # A batch norm whose name does not show its type, as in the shortcuts of a ResNet.
         self.shortcut = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         self.head = nn.Linear(4, 2)
 
@@ -254,7 +254,7 @@ def test_patterns_choose_parameters_by_name_module_and_type(patterns: list[str],
 
 
 @pytest.mark.parametrize("pattern", ["haed", "*", "shortcut.1.running_mean", "head.weights"])
-def test_pattern_without_a_layer_or_for_all_of_them_is_refused(pattern: str) -> None:
+def test_pattern_that_matches_no_layer_or_all_layers_is_refused(pattern: str) -> None:
     with refuses("personal_layers", got=pattern):
         find_personal(named(), [pattern])
 
@@ -266,7 +266,7 @@ def test_error_suggests_no_module_without_parameters() -> None:
     assert "did you mean" not in caught.value.hint
 
 
-def test_batch_norm_is_refused_as_personal_for_a_model_without_it() -> None:
+def test_personal_batch_norm_is_refused_for_a_model_without_batch_norm() -> None:
     with refuses("method", "--model resnet18-bn", "fedavg", got="fedbn"):
         spec("fedbn")
     for method in ("fedavg", "fedbn"):
@@ -310,8 +310,6 @@ def test_fedbn_keeps_scale_and_shift_at_the_clients() -> None:
         ("fedper", {"vmap_batch": 2}, "vmap_batch"),
     ],
 )
-def test_layers_that_a_method_cannot_leave_at_clients_are_refused(
-    method: str, fields: dict[str, Any], field: str
-) -> None:
+def test_personal_layers_that_a_method_cannot_keep_are_refused(method: str, fields: dict[str, Any], field: str) -> None:
     with refuses(field):
         build_run(fl.Experiment(method=method, **{"engine": "local", **fields}))

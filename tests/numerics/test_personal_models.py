@@ -33,7 +33,7 @@ def test_ditto_trains_a_pulled_model_beside_the_shared_one() -> None:
     close(stepped.server.params, [-0.3439])
 
 
-def test_global_part_of_ditto_has_the_bits_of_fedavg() -> None:
+def test_global_model_of_ditto_equals_fedavg() -> None:
     ditto, fedavg = Stepped(spec("ditto")), Stepped(spec("fedavg"))
     for _ in range(3):
         ditto.round()
@@ -41,7 +41,7 @@ def test_global_part_of_ditto_has_the_bits_of_fedavg() -> None:
     np.testing.assert_array_equal(ditto.server.params, fedavg.server.params)
 
 
-def orders(run: Any, client: int, turn: int, stream: str) -> list[np.ndarray]:
+def sample_orders(run: Any, client: int, turn: int, stream: str) -> list[np.ndarray]:
     """Return the samples of each minibatch of a stream."""
     rng = generator(run.experiment.seed, f"batches{stream}", client, turn)
     count, size = len(run.data.client(client)[1]), run.experiment.batch_size
@@ -52,7 +52,7 @@ def orders(run: Any, client: int, turn: int, stream: str) -> list[np.ndarray]:
     return batches
 
 
-def test_ditto_equals_numpy_on_its_own_minibatches() -> None:
+def test_personal_model_of_ditto_equals_numpy() -> None:
     run = spec("ditto", momentum=0.0, override={"local.algorithm.pull": 0.7})
     stepped = Stepped(run)
     models = [run.params.astype(np.float64) for _ in range(3)]
@@ -61,7 +61,7 @@ def test_ditto_equals_numpy_on_its_own_minibatches() -> None:
         stepped.round()
         for client, v in enumerate(models):
             x, y = run.data.client(client)
-            for rows in orders(run, client, turn, " of personal"):
+            for rows in sample_orders(run, client, turn, " of personal"):
                 v -= LR * (loss_gradient(v, x[rows], y[rows], WIDTHS)[1] + 0.7 * (v - received))
         np.testing.assert_allclose(kept(stepped, "personal_model"), models, atol=2e-6)
 
@@ -79,7 +79,7 @@ def dog(x: float, target: float, pull: float = 0.0, centre: float = 0.0) -> floa
     return x
 
 
-def test_personal_model_of_ditto_measures_distances_from_its_own_start() -> None:
+def test_personal_model_of_ditto_has_a_separate_origin_for_dog() -> None:
     stepped = quadratic("ditto", TARGETS, local_steps=3, local_optimizer="dog(alpha=0.1)", lr=None)
     theta, models = 0.0, [0.0, 0.0]
     for _ in range(2):
@@ -142,7 +142,7 @@ def test_apfl_in_one_task_takes_the_same_steps() -> None:
     close(kept(stepped, "mixing"), [[0.52996091]])
 
 
-def test_mixture_that_is_not_adaptive_stays() -> None:
+def test_mixing_weight_that_is_not_adaptive_stays_constant() -> None:
     stepped = quadratic("apfl", TARGETS, local_steps=3, override={"local.algorithm.adaptive": False})
     stepped.round()
     close(kept(stepped, "mixing"), [[0.5], [0.5]])
@@ -173,7 +173,7 @@ def test_adaptive_rate_of_pfedme_follows_the_shared_model() -> None:
     assert stepped.train(stepped.server.assign(0, 0.0)).cosine == pytest.approx(1.0)
 
 
-def test_server_rate_of_pfedme_is_its_mixing_weight() -> None:
+def test_server_lr_of_pfedme_scales_the_server_step() -> None:
     fields: dict[str, Any] = {"lr": 0.01, "local_steps": 2}
     whole, half = quadratic("pfedme", TARGETS, **fields), quadratic("pfedme", TARGETS, server_lr=0.5, **fields)
     whole.round()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_draws import FIRST, SECOND, SEED, SIZE, THETA, draws, trained, turn
+from policy_draws import FIRST, SECOND, SEED, SIZE, THETA, draws, round_context, trained
 from refusals import refuses
 from tiny import Stepped, spec
 from torch import nn
@@ -37,12 +37,12 @@ def units(choice: Assignment) -> tuple[list[int], list[int]]:
 
 @given(ratio=st.floats(0.01, 1), start=st.integers(0, 50))
 @settings(max_examples=25)
-def test_prefixes_and_windows_have_ceil_of_the_share(net: Traced, ratio: float, start: int) -> None:
+def test_prefixes_and_windows_keep_the_rounded_up_share_of_units(net: Traced, ratio: float, start: int) -> None:
     sizes = [int(np.ceil(np.round(ratio * size, 9))) for size in FULL]
     [[prefix]] = draws(Prefix(Capacities((ratio,))), net, 1, clients=1)
     assert units(prefix) == tuple([*range(size)] for size in sizes)
     run = RunContext(net, 1, SEED)
-    window = Rolling(Capacities((ratio,))).bind(run).draw(turn(run, 0, start))
+    window = Rolling(Capacities((ratio,))).bind(run).draw(round_context(run, 0, start))
     expected = tuple(sorted((start + i) % whole for i in range(size)) for size, whole in zip(sizes, FULL, strict=True))
     assert units(window) == expected
 
@@ -63,7 +63,7 @@ def test_windows_roll_by_the_stride_and_cover_each_unit_equally_often(net: Trace
     assert [units(choice) for [choice] in strided] == [([0, 1], [0]), ([3, 4], [3]), ([6, 7], [2])]
 
 
-def test_capacities_are_dealt_in_turn_or_drawn_anew() -> None:
+def test_capacities_are_assigned_in_turn_or_redrawn_each_round() -> None:
     levels = (1.0, 0.5, 0.25)
     fixed, redrawn = Capacities(levels), Capacities(levels, redraw=True)
     for round in (0, 7):
@@ -78,7 +78,7 @@ def test_capacities_are_dealt_in_turn_or_drawn_anew() -> None:
 
 @given(clients=st.integers(1, 4), seed=st.integers(0, 1000))
 @settings(max_examples=20)
-def test_disjoint_groups_share_out_every_unit(net: Traced, clients: int, seed: int) -> None:
+def test_disjoint_groups_contain_every_unit_once(net: Traced, clients: int, seed: int) -> None:
     for choices in draws(DisjointGroups(), net, 2, clients, seed):
         for layer, size in enumerate(FULL):
             groups = [units(choice)[layer] for choice in choices]
@@ -86,13 +86,13 @@ def test_disjoint_groups_share_out_every_unit(net: Traced, clients: int, seed: i
             assert {len(group) for group in groups} <= {size // clients, -(-size // clients)}
 
 
-def test_disjoint_groups_are_drawn_anew(net: Traced) -> None:
+def test_disjoint_groups_differ_between_rounds(net: Traced) -> None:
     rounds = [tuple(map(str, map(units, choices))) for choices in draws(DisjointGroups(), net, 6, clients=2)]
     assert len(set(rounds)) > 4
 
 
 @pytest.mark.parametrize("kernels", [False, True])
-def test_bernoulli_draws_its_share_afresh(net: Traced, kernels: bool) -> None:
+def test_bernoulli_redraws_its_share_in_each_round(net: Traced, kernels: bool) -> None:
     choices = draws(Bernoulli(Capacities((0.5, 0.25)), kernels), net, 20)
     masks = np.array([[trained(choice) for choice in round] for round in choices])
     assert len(np.unique(masks.reshape(-1, SIZE), axis=0)) > 60
@@ -125,7 +125,7 @@ def test_each_block_is_trained_once_per_cycle(net: Traced, r: float, seed: int, 
 
 
 @pytest.mark.parametrize("shuffled", [True, False])
-def test_kernel_blocks_cover_every_unit_each_cycle_and_every_weight_in_time(net: Traced, shuffled: bool) -> None:
+def test_kernel_blocks_cover_units_each_cycle_and_every_weight_eventually(net: Traced, shuffled: bool) -> None:
     """A weight between the hidden layers is trained when the blocks of both its ends meet."""
     rounds = draws(ShuffledBlocks(Capacities((0.5,)), kernels=True, shuffled=shuffled), net, 16, clients=1)
     for cycle in range(8):
@@ -135,7 +135,7 @@ def test_kernel_blocks_cover_every_unit_each_cycle_and_every_weight_in_time(net:
     assert np.sum([trained(choice) for [choice] in rounds], axis=0).min() > 0
 
 
-def test_capacity_classes_run_their_own_cycles(net: Traced) -> None:
+def test_each_capacity_has_separate_cycles(net: Traced) -> None:
     """The capacities 1/2 and 1/4 have separate orders in each cycle. Four blocks have 24 orders."""
     rounds = draws(ShuffledBlocks(Capacities((0.5, 0.25))), net, 48, clients=4)
     labels = np.array([[choice.label for choice in choices] for choices in rounds])
@@ -144,7 +144,7 @@ def test_capacity_classes_run_their_own_cycles(net: Traced) -> None:
     assert len(np.unique(labels[:, 1].reshape(12, 4), axis=0)) > 6
 
 
-def test_subdismo_splits_the_blocks_in_four(net: Traced) -> None:
+def test_subdismo_clients_train_one_or_two_of_four_random_parts(net: Traced) -> None:
     """All clients have the same split in a round.
 
     Half of them train one part, the others two. The head is always trained.
@@ -173,7 +173,9 @@ def transformer() -> tuple[Traced, torch.Tensor]:
 
 
 @pytest.mark.parametrize("form", ["blocks", "units", "elements"])
-def test_subdismo_parts_of_blocks_units_and_elements(transformer: tuple[Traced, torch.Tensor], form: str) -> None:
+def test_subdismo_parts_have_the_sizes_and_costs_of_the_paper(
+    transformer: tuple[Traced, torch.Tensor], form: str
+) -> None:
     """SubDisMO's Table 7: a part is a quarter of 133,120 parameters; one and two blocks take .309 and .539 FLOPs."""
     traced, images = transformer
     run = RunContext(traced, 10, SEED, example=images)
@@ -201,10 +203,10 @@ def test_subdismo_parts_of_blocks_units_and_elements(transformer: tuple[Traced, 
     assert len(labels) > 5
 
 
-def test_subdismo_without_a_block_is_the_model_without_it(transformer: tuple[Traced, torch.Tensor]) -> None:
+def test_masked_block_equals_a_model_without_the_block(transformer: tuple[Traced, torch.Tensor]) -> None:
     traced, images = transformer
     run = RunContext(traced, 2, SEED, example=images)
-    choice = FourWay(form="blocks").bind(run).draw(turn(run, 0, 0))
+    choice = FourWay(form="blocks").bind(run).draw(round_context(run, 0, 0))
     assert choice.mask is not None
     module = build_model("vit-small", images, 10, seed=1).eval()
     x = torch.randn(2, 3, 32, 32)
@@ -216,7 +218,7 @@ def test_subdismo_without_a_block_is_the_model_without_it(transformer: tuple[Tra
     torch.testing.assert_close(short(x), module(x))
 
 
-def test_blocks_with_frozen_parameters_stay_and_keep_their_values() -> None:
+def test_blocks_with_frozen_parameters_are_not_removable() -> None:
     images = torch.zeros(2, 3, 32, 32)
     module = build_model("vit-small", images, 10, seed=0)
     for parameter in module.get_submodule("blocks.0").parameters():
@@ -234,7 +236,7 @@ def test_subdismo_blocks_need_residual_connections(net: Traced) -> None:
 
 @given(st.lists(st.floats(-5, 5, width=32), min_size=SIZE, max_size=SIZE, unique_by=abs), st.integers(1, 5))
 @settings(max_examples=20)
-def test_parts_go_by_true_rank(net: Traced, values: list[float], parts: int) -> None:
+def test_parts_follow_the_rank_of_magnitudes(net: Traced, values: list[float], parts: int) -> None:
     """Every value of part p is larger than every value of part p - 1 in its tensor, and parts are equal in size."""
     params = np.array(values, np.float32)
     part = rank_parts(net, params, find_maskable_names(net), parts)
@@ -279,7 +281,7 @@ def test_masks_are_drawn_over_the_encoder_blocks_of_the_vit() -> None:
         ("shuffled", {"capacities": (0.5,)}, 4 * 22 + 6, 4 * 22 + 6),
     ],
 )
-def test_bytes(method: str, flags: dict[str, Any], down: int, up: int) -> None:
+def test_bytes_of_a_task_count_values_and_bitmap(method: str, flags: dict[str, Any], down: int, up: int) -> None:
     system = Stepped(spec(method, **flags))
     system.round()
     assert system.records.of("dispatch")[0]["bytes_down"] == down
@@ -308,7 +310,7 @@ def test_bytes(method: str, flags: dict[str, Any], down: int, up: int) -> None:
         ({"method": "heterofl", "capacities": ()}, "capacities", (), "over 0"),
     ],
 )
-def test_option_that_the_model_does_not_fit_is_refused_before_the_start(
+def test_setting_that_does_not_fit_the_model_is_refused(
     flags: dict[str, Any], field: str, got: object, shown: str
 ) -> None:
     with refuses(field, shown, got=got):
@@ -328,7 +330,7 @@ def test_a_mask_with_one_weight_of_the_smallest_layer_is_accepted(flags: dict[st
     spec(**flags)
 
 
-def test_ist_goes_by_the_clients_of_a_round() -> None:
+def test_ist_needs_units_only_for_the_clients_of_a_round() -> None:
     spec("ist", clients=6, participation="sample:5")
 
 

@@ -23,11 +23,11 @@ FULL = {"momentum": 0.0, "capacities": (1.0,)}
 BARE = FULL | {"weight_decay": 0.0, "clip": 0.0}
 
 
-def run_of(method: str, **flags: Any) -> RunSpec:
+def two_layer_run(method: str, **flags: Any) -> RunSpec:
     return spec(method, hidden=WIDTHS[1:-1], **flags)
 
 
-def trained(run: RunSpec) -> np.ndarray:
+def model_after_three_rounds(run: RunSpec) -> np.ndarray:
     """Return the model after three rounds."""
     stepped = Stepped(run)
     for _ in range(3):
@@ -37,8 +37,8 @@ def trained(run: RunSpec) -> np.ndarray:
 
 
 def uniform_fedavg(**flags: Any) -> np.ndarray:
-    run = run_of("fedavg", momentum=0.0, **flags)
-    return trained(replace(run, method=replace(run.method, update=Mean("uniform"))))
+    run = two_layer_run("fedavg", momentum=0.0, **flags)
+    return model_after_three_rounds(replace(run, method=replace(run.method, update=Mean("uniform"))))
 
 
 @pytest.fixture(scope="module")
@@ -58,33 +58,36 @@ def fedavg() -> np.ndarray:
         ("shuffled-kernels", FULL),
     ],
 )
-def test_with_full_capacity_it_is_fedavg(fedavg: np.ndarray, method: str, flags: dict[str, Any]) -> None:
-    run = run_of(method, **flags)
+def test_full_capacity_equals_fedavg(fedavg: np.ndarray, method: str, flags: dict[str, Any]) -> None:
+    run = two_layer_run(method, **flags)
     local, update = run.method.local, run.method.update
     assert isinstance(update, Mean)
     # HeteroFL and FedRolex run without masked labels, and all clients send the whole last layer.
     plain = replace(run.method, local=replace(local, label_masked=False), update=replace(update, owned_head=False))
-    np.testing.assert_allclose(trained(replace(run, method=plain)), fedavg, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(model_after_three_rounds(replace(run, method=plain)), fedavg, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "ram-fed-mifa", "subdismo"])
-def test_with_masks_of_all_it_is_fedavg(fedavg: np.ndarray, method: str) -> None:
+def test_masks_of_the_whole_model_equal_fedavg(fedavg: np.ndarray, method: str) -> None:
     """With one region, each client trains the whole model. Then Gamma = N, and RAM-Fed's memory cancels out."""
-    run = run_of(method, momentum=0.0, **({"override": {"local.sam_rho": 0.0}} if method == "subdismo" else {}))
+    run = two_layer_run(method, momentum=0.0, **({"override": {"local.sam_rho": 0.0}} if method == "subdismo" else {}))
     whole = replace(run.method, submodel=Arbitrary("S", parts=1))
-    np.testing.assert_allclose(trained(replace(run, method=whole)), fedavg, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(model_after_three_rounds(replace(run, method=whole)), fedavg, rtol=0, atol=1e-6)
 
 
-def test_unpruned_it_is_fedavg_by_samples() -> None:
-    weighted = trained(run_of("fedavg", momentum=0.0))
+def test_prunefl_with_density_one_equals_fedavg() -> None:
+    weighted = model_after_three_rounds(two_layer_run("fedavg", momentum=0.0))
     np.testing.assert_allclose(
-        trained(run_of("prunefl", override={"submodel.density": 1.0})), weighted, rtol=0, atol=1e-6
+        model_after_three_rounds(two_layer_run("prunefl", override={"submodel.density": 1.0})),
+        weighted,
+        rtol=0,
+        atol=1e-6,
     )
 
 
-def test_ist_of_one_client_is_fedavg() -> None:
+def test_ist_of_one_client_equals_fedavg() -> None:
     """The bits are equal with equal weights, because samples * delta / samples may differ from delta in float32."""
-    one = trained(run_of("ist", clients=1, momentum=0.0))
+    one = model_after_three_rounds(two_layer_run("ist", clients=1, momentum=0.0))
     np.testing.assert_array_equal(one, uniform_fedavg(clients=1))
 
 
@@ -107,25 +110,25 @@ def test_ist_of_one_client_is_fedavg() -> None:
         ("shuffled", {"capacities": (0.5,)}),
     ],
 )
-def test_what_nobody_covers_keeps_its_bits(method: str, flags: dict[str, Any]) -> None:
+def test_coordinates_that_no_client_trains_keep_their_bits(method: str, flags: dict[str, Any]) -> None:
     # Every client has every label.
-    system = Stepped(run_of(method, partition="iid", **flags))
+    system = Stepped(two_layer_run(method, partition="iid", **flags))
     server, uncovered = system.server, []
     for _ in range(4):
-        before, nobody = server.params.copy(), np.ones(SIZE, bool)
+        before, untrained = server.params.copy(), np.ones(SIZE, bool)
         tasks = [server.assign(client, 0.0) for client in server.begin()]
         for task in tasks:
-            nobody[server.task_table.in_flight[task.id].assignment.where] = False
+            untrained[server.task_table.in_flight[task.id].assignment.where] = False
         for task in tasks:
             server.commit(system.train(task), 1.0)
-        np.testing.assert_array_equal(server.params[nobody].view(np.int32), before[nobody].view(np.int32))
-        assert (server.params[~nobody] != before[~nobody]).any()
-        uncovered.append(nobody.sum())
+        np.testing.assert_array_equal(server.params[untrained].view(np.int32), before[untrained].view(np.int32))
+        assert (server.params[~untrained] != before[~untrained]).any()
+        uncovered.append(untrained.sum())
     assert max(uncovered) > 2
     assert [line["uncovered"] for line in system.records.of("round")] == uncovered
 
 
-def test_momentum_rests_where_nobody_covers() -> None:
+def test_server_momentum_of_untrained_coordinates_stays_unchanged() -> None:
     """FedAvgM with beta = 1/2: no client trains the second coordinate in round 2, so its momentum does not change."""
     optimizer, params = Momentum(beta=0.5).bind(2), np.zeros(2, np.float32)
     for delta, moved, expected in [
@@ -137,9 +140,9 @@ def test_momentum_rests_where_nobody_covers() -> None:
         assert params.tolist() == expected
 
 
-def test_output_rows_that_nobody_owns_keep_their_bits() -> None:
+def test_output_rows_without_an_owner_keep_their_bits() -> None:
     """One client with two labels takes part, so two of the four output rows have no owner."""
-    run = run_of("heterofl", clients=2, partition="labels", capacities=(1.0,), participation="sample:1")
+    run = two_layer_run("heterofl", clients=2, partition="labels", capacities=(1.0,), participation="sample:1")
     system = Stepped(run)
     [task] = system.round()
     owned = {int(label) for label in run.data.client(task.client)[1]}
@@ -151,9 +154,9 @@ def test_output_rows_that_nobody_owns_keep_their_bits() -> None:
         assert not same.all() if label in owned else same.all()
 
 
-def test_prunefl_sees_the_gradients_of_absent_weights() -> None:
+def test_prunefl_receives_the_gradients_of_absent_weights() -> None:
     """PruneFL gets the squares of the unmasked gradient at the masked weights, and only present weights change."""
-    system = Stepped(run_of("prunefl", override={"submodel.density": 0.6}))
+    system = Stepped(two_layer_run("prunefl", override={"submodel.density": 0.6}))
     [task, *_] = [system.server.assign(client, 0.0) for client in system.server.begin()]
     update, mask = system.train(task), task.mask
     assert mask is not None
@@ -180,7 +183,7 @@ def test_prunefl_sees_the_gradients_of_absent_weights() -> None:
 def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str, float]) -> None:
     """In a ReLU network absent neurons have the value 0. The mask has all weights and biases of an absent neuron."""
     # The first run cuts the model, and FedAvg trains the whole model.
-    run = run_of("fed-raa")
+    run = two_layer_run("fed-raa")
     where, widths = coordinates([[0, 2, 5], [1, 2]])
     mask = np.zeros(SIZE, bool)
     mask[where] = True
@@ -195,8 +198,8 @@ def test_a_dense_slice_and_a_mask_of_its_coordinates_train_alike(terms: dict[str
     assert np.abs(sliced - params[where]).max() > 0.05
 
 
-def test_masked_sam_perturbs_by_rho_on_covered_coordinates_alone() -> None:
-    run = run_of("fed-raa")
+def test_masked_sam_perturbs_only_trained_coordinates_by_rho() -> None:
+    run = two_layer_run("fed-raa")
     mask = np.random.default_rng(0).random(SIZE) < 0.5
     trainer = Trainer(run.traced, LocalTraining(momentum=0.0, sam_rho=0.3, batch_size=6, steps=1), seed=SEED)
     seen: list[np.ndarray] = []

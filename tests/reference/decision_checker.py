@@ -20,8 +20,8 @@ class AsyncChecker:
         self.step = 0
         self._rules, self._tasks = rules, tasks
         self._last: dict[int, LoggedTask] = {}
-        """The task that each client has answered last."""
-        self._standing = FragmentStats.start(rules.fragments)
+        """The last task that each client has answered."""
+        self._stats = FragmentStats.start(rules.fragments)
         self._plan()
 
     def _plan(self) -> None:
@@ -34,69 +34,69 @@ class AsyncChecker:
         if line["bytes_down"] != 0:
             held = None
         if held is None:
-            j = self._given(line, client)
-            version, step = int(self._standing.counts[self._place(j)]), self.step
+            j = self._choose_label(line, client)
+            version, step = int(self._stats.counts[self._counter_index(j)]), self.step
         else:
-            self._audited(line, client)
+            self._check_inputs(line, client)
             j, version, step = held.fragment, held.version, held.step
-        self._standing.sent[self._place(j)] += 1
+        self._stats.sent[self._counter_index(j)] += 1
         self._tasks.depart(line, fragment=j, version=version, step=step)
 
     def commit(self, line: Line) -> None:
         flight = self._tasks.arrive(line)
-        j, counts = self._place(flight.fragment), self._standing.counts
+        j, counts = self._counter_index(flight.fragment), self._stats.counts
         staleness = int(counts[j]) - flight.version
         staleness_total = self.step - flight.step
-        taken = self._taken(line, flight)
-        if taken.keep_task:
+        result = self._read_result(line, flight)
+        if result.keep_task:
             self._last[flight.client] = flight
-        if taken.new_version:
+        if result.new_version:
             counts[j] += 1
             self.step += 1
-        self._standing.staleness[j] = staleness
-        self._standing.losses[j] = line.number_of("train_loss")
+        self._stats.staleness[j] = staleness
+        self._stats.losses[j] = line.number_of("train_loss")
         line.expect_value("version", int(counts[j]))
         line.expect_value("staleness", staleness)
         line.expect_value("staleness_total", staleness_total)
-        self._next(flight)
+        self._queue_next_clients(flight)
         if self._rules.costs_changed:
             self._plan()
 
     def drop(self, line: Line) -> None:
         flight, again = self._tasks.drop(line)
-        self._standing.sent[self._place(flight.fragment)] -= 1
+        self._stats.sent[self._counter_index(flight.fragment)] -= 1
         if again:
             self._tasks.waiting.append(flight.client)
             return
-        self._next(flight)
+        self._queue_next_clients(flight)
 
-    def _next(self, flight: LoggedTask) -> None:
+    def _queue_next_clients(self, flight: LoggedTask) -> None:
         """Choose the next client after the end of this task."""
         concurrency, left_out = self._rules.concurrency, self._tasks.bad_clients.left_out
         busy = {other.client for other in self._tasks.flights.values()} if concurrency.limited else ()
         self._tasks.waiting.extend(concurrency.next_clients(flight.client, flight.task, busy, left_out))
 
-    def _given(self, line: Line, client: int) -> int:
+    def _choose_label(self, line: Line, client: int) -> int:
         """Return the label of the client's submodel. The log has the labels that a policy draws."""
         if self._planner is None:
-            self._audited(line, client)
+            self._check_inputs(line, client)
             return int(line.at_least("fragment", 0))
-        return scheduled(line, self._rules, client, self._tasks.turns[client], self._planner, self._standing)
+        return choose_fragment(line, self._rules, client, self._tasks.turns[client], self._planner, self._stats)
 
-    def _audited(self, line: Line, client: int) -> None:
+    def _check_inputs(self, line: Line, client: int) -> None:
         """Check the inputs of a decision in the log. The decision of a policy that draws submodels has no inputs."""
         if self._planner is None:
             line.expect_value("feasible_fragments", [])
             line.expect_value("fragment_updates", [])
         else:
-            audited(line, self._planner.feasible(client).tolist(), self._standing)
+            check_inputs(line, self._planner.feasible(client).tolist(), self._stats)
 
-    def _place(self, label: int) -> int:
+    def _counter_index(self, label: int) -> int:
         """Return the index of the counter of versions for a label. If a policy draws, there is only one counter."""
         return 0 if self._planner is None else label
 
-    def _taken(self, line: Line, flight: LoggedTask) -> ApplyResult:
-        version = int(self._standing.counts[self._place(flight.fragment)])
+    def _read_result(self, line: Line, flight: LoggedTask) -> ApplyResult:
+        version = int(self._stats.counts[self._counter_index(flight.fragment)])
         return ApplyResult(0.0, line.between("version", version, version + 1) > version, keep_task=True)
 
 
@@ -107,8 +107,8 @@ class RoundChecker:
         self.step = 0
         self.due: str | None = None
         self._rules, self._tasks = rules, tasks
-        self._standing = FragmentStats.start(rules.fragments)
-        self._before = self._standing.counts.copy()
+        self._stats = FragmentStats.start(rules.fragments)
+        self._before = self._stats.counts.copy()
         self._planner = rules.planner()
         self._round: list[LoggedTask] = []
         self._weight_sum = 0.0
@@ -117,9 +117,9 @@ class RoundChecker:
         rules = self._rules
         client = self._tasks.next_client(line)
         if self._planner is not None:
-            j = scheduled(line, rules, client, self._tasks.turns[client], self._planner, self._standing)
-            self._standing.counts[j] += 1
-            self._standing.sent[j] += 1
+            j = choose_fragment(line, rules, client, self._tasks.turns[client], self._planner, self._stats)
+            self._stats.counts[j] += 1
+            self._stats.sent[j] += 1
         else:
             line.expect_value("feasible_fragments", [])
             line.expect_value("fragment_updates", [])
@@ -139,8 +139,8 @@ class RoundChecker:
         flight, _ = self._tasks.drop(line)
         self._round.remove(flight)
         if self._planner is not None:
-            self._standing.counts[flight.fragment] -= 1
-            self._standing.sent[flight.fragment] -= 1
+            self._stats.counts[flight.fragment] -= 1
+            self._stats.sent[flight.fragment] -= 1
         self.due = None if self._tasks.flights else "round"
 
     def round(self, line: Line) -> None:
@@ -149,7 +149,7 @@ class RoundChecker:
         line.expect_value("round", self.step)
         line.expect_value("clients", len(self._round))
         line.expect_value("fragments", sorted(flight.fragment for flight in self._round))
-        count_once(self._standing.counts, self._before)
+        count_once(self._stats.counts, self._before)
         self._round, self._weight_sum = [], 0.0
         self.due = None
         self.step += 1
@@ -161,15 +161,17 @@ class RoundChecker:
         return float(self._rules.samples[client])
 
 
-def scheduled(line: Line, rules: Any, client: int, turn: int, planner: SchedulerRunner, standing: FragmentStats) -> int:
+def choose_fragment(
+    line: Line, rules: Any, client: int, turn: int, planner: SchedulerRunner, stats: FragmentStats
+) -> int:
     """Return the scheduler's choice for the client's `turn`-th task, and check the inputs of the choice in the log."""
     feasible = planner.feasible(client)
-    audited(line, feasible.tolist(), standing)
+    check_inputs(line, feasible.tolist(), stats)
     rng = generator(rules.experiment.seed, "schedule", client, turn)
-    return planner.choose(client, turn, line.t, feasible, standing, rng)
+    return planner.choose(client, turn, line.t, feasible, stats, rng)
 
 
-def audited(line: Line, feasible: list[int], standing: FragmentStats) -> None:
+def check_inputs(line: Line, feasible: list[int], stats: FragmentStats) -> None:
     """Check the inputs of a decision in the log."""
-    line.expect_value("fragment_updates", standing.counts.tolist())
+    line.expect_value("fragment_updates", stats.counts.tolist())
     line.expect_value("feasible_fragments", feasible)

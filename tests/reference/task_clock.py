@@ -59,19 +59,19 @@ class Tasks:
 
     def arrive(self, line: Line) -> LoggedTask:
         """Check that a `commit` answers a task in flight."""
-        flight = self._over(line)
+        flight = self._end_task(line)
         line.expect_value("base_version", flight.version)
         self.bad_clients.count_success(flight.client)
         return flight
 
     def drop(self, line: Line) -> tuple[LoggedTask, bool]:
         """Check that a `drop` is of a task in flight. Return the task, and True if its client gets another task."""
-        flight = self._over(line)
+        flight = self._end_task(line)
         action = self.bad_clients.count_failure(flight.client)
         line.expect_value("action", action)
         return flight, action == RETRY
 
-    def _over(self, line: Line) -> LoggedTask:
+    def _end_task(self, line: Line) -> LoggedTask:
         """Check that a line ends a task in flight."""
         flight = self._in_flight(line)
         del self.flights[flight.task]

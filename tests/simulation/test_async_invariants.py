@@ -21,7 +21,7 @@ TRAINED = {"engine": "local", "hidden": (20,), "clients": 6, "local_epochs": 1, 
 CLIENTS = 10
 
 
-class Still:
+class UnchangedParameters:
     """An executor that returns the parameters of every task unchanged, because only decisions and times matter."""
 
     workers = 1
@@ -60,7 +60,7 @@ def simulate(method: str | Method, directory: Path, updates: int, clients: int =
     directory.mkdir(parents=True, exist_ok=True)
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
     spec = build_run(experiment, dataset=Dataset("even", x, y, x[:20], y[:20], 2))
-    RunSession(spec, directory, Still(), threading.Event()).execute()
+    RunSession(spec, directory, UnchangedParameters(), threading.Event()).execute()
     return History(directory)
 
 
@@ -71,7 +71,7 @@ def log(history: History, *without: str) -> list[dict[str, object]]:
     ]
 
 
-def test_one_fragment_is_fedasync_bit_for_bit(tmp_path: Path) -> None:
+def test_fed_raa_with_one_fragment_equals_fedasync(tmp_path: Path) -> None:
     flags: dict[str, Any] = TRAINED | {"mixing": 0.7, "staleness": "polynomial"}
     one = run(Experiment(method="fed-raa", fragments=1, out=tmp_path / "one", **flags))
     fedasync = run(Experiment(method="fedasync", out=tmp_path / "fedasync", **flags))
@@ -79,7 +79,7 @@ def test_one_fragment_is_fedasync_bit_for_bit(tmp_path: Path) -> None:
     assert one.summary["model_sha256"] == fedasync.summary["model_sha256"]
 
 
-def test_greedy_without_a_bound_is_minimum_priority_bit_for_bit(tmp_path: Path) -> None:
+def test_greedy_without_a_delay_bound_equals_minimum_priority(tmp_path: Path) -> None:
     greedy = run(Experiment(method="fed-raa", delay_bound=1e9, out=tmp_path / "greedy", **TRAINED))
     priority = run(Experiment(method="fed-raa-mp", out=tmp_path / "priority", **TRAINED))
     bounded = run(Experiment(method="fed-raa", out=tmp_path / "bounded", **TRAINED))
@@ -128,7 +128,7 @@ def test_staleness_clock_without_effect_is_refused(fields: dict[str, Any]) -> No
         build_run(Experiment(**TRAINED, **fields, override=override))
 
 
-def test_mean_staleness_of_the_offline_assignment(tmp_path: Path) -> None:
+def test_mean_staleness_of_the_offline_assignment_follows_from_the_owners(tmp_path: Path) -> None:
     """The mean staleness of fragment j is its number of other owners: sum_j share_j (owners_j - 1).
 
     By ceil(3 n / 10) the three fastest clients own the 50 % fragment, two fast clients and a slow one own the 30 %
@@ -156,7 +156,7 @@ QUICK_SHARES = (("fed-raa", 4), ("fed-raa-mp", 3), ("fed-raa-random", 2))
         for fragments in (2, 3, 4, 5)
     ],
 )
-def test_time_per_update(method: str, fragments: int, tmp_path: Path) -> None:
+def test_time_per_update_is_the_mean_cost_over_the_sum_of_speeds(method: str, fragments: int, tmp_path: Path) -> None:
     """With busy clients and equal shares of updates, the time per update is the mean cost / sum of speeds = 1 / (20 M).
 
     The output bias is in every fragment, so the fragments have 100 (10 + 1 + 2) + 2 M parameters together. The model

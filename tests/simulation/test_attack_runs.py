@@ -85,7 +85,7 @@ def train_all_honestly(spec: Any) -> dict[int, np.ndarray]:
     return deltas
 
 
-def test_backdoor_has_a_metric_that_leaves_out_the_target(tmp_path: Path) -> None:
+def test_backdoor_run_measures_the_attack_success_which_the_median_lowers(tmp_path: Path) -> None:
     fields = {**SMALL, "local_steps": 20, "hidden": (30,), "method": "fedavg", "rounds": 8}
     attacked = run(Experiment(**fields, attack="backdoor(target=3, share=0.5, scale=3.0)", out=tmp_path / "attacked"))
     bounded = run(

@@ -97,7 +97,7 @@ class Stripes(fl.Partitioner):
         return [np.arange(client, len(labels), clients) for client in range(clients)]
 
 
-def away(folder: Path) -> Path:
+def availability_without_bad_client(folder: Path) -> Path:
     """Return an availability in which the bad client is never available."""
     path = folder / "away.csv"
     spans = [f"{n},{1e9 if n == BAD else 0},{2e9 if n == BAD else 1e8}" for n in range(CLIENTS)]
@@ -109,7 +109,7 @@ def drops(history: fl.History) -> list[dict[str, Any]]:
     return [line for line in history.lines() if line["kind"] == "drop"]
 
 
-def expect_left_out(history: fl.History, kind: str, *clients: int, retries: int = 1) -> None:
+def expect_quarantined(history: fl.History, kind: str, *clients: int, retries: int = 1) -> None:
     """Assert that exactly these clients were quarantined after the retries, in every place that shows it."""
     for client in clients:
         of = [line for line in drops(history) if line["client"] == client]
@@ -128,12 +128,14 @@ def expect_left_out(history: fl.History, kind: str, *clients: int, retries: int 
 @pytest.mark.parametrize(
     "method", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in ROUNDS]
 )
-def test_in_rounds_it_is_as_if_it_never_took_part(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_bad_client_in_rounds_leaves_the_model_of_a_run_without_it(
+    method: str, spoil: Callable[..., None], tmp_path: Path
+) -> None:
     kind = list(CAUSES)[ROUNDS.index(method) % len(CAUSES)]
     undisturbed = None if method in BY_COHORT else execute(method, tmp_path / "others", participation=Others())
     spoil(kind)
     history = execute(method, tmp_path / "run")
-    expect_left_out(history, kind, BAD)
+    expect_quarantined(history, kind, BAD)
     rounds = [line for line in history.lines() if line["kind"] == "round"]
     assert [line["clients"] for line in rounds] == [CLIENTS - 1] * 5
     if undisturbed is not None:
@@ -144,28 +146,32 @@ def test_in_rounds_it_is_as_if_it_never_took_part(method: str, spoil: Callable[.
     "method", [pytest.param(name, marks=pytest.mark.slow if METHODS[name].variant_of else ()) for name in IDLE]
 )
 @pytest.mark.parametrize("kind", ["not finite", pytest.param("raises", marks=pytest.mark.slow)])
-def test_where_idle_devices_train_it_is_as_if_it_never_came_back(
+def test_bad_client_in_asynchronous_runs_leaves_the_model_of_a_run_without_it(
     method: str, kind: str, spoil: Callable[..., None], tmp_path: Path
 ) -> None:
     # The task of an unavailable client never ends, and least-sent would count this task.
     flags = {"scheduler": "gre-raa"} if METHODS[method].schedule.scheduler == "least-sent" else {}
-    undisturbed = execute(method, tmp_path / "away", availability=away(tmp_path), **flags)
+    undisturbed = execute(method, tmp_path / "away", availability=availability_without_bad_client(tmp_path), **flags)
     spoil(kind)
     history = execute(method, tmp_path / "run", **flags)
-    expect_left_out(history, kind, BAD)
+    expect_quarantined(history, kind, BAD)
     assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
 
 
 @pytest.mark.parametrize("method", WAITING)
-def test_who_waits_for_every_client_goes_on_without_it(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_method_that_waits_for_all_clients_continues_without_a_bad_client(
+    method: str, spoil: Callable[..., None], tmp_path: Path
+) -> None:
     spoil("not finite")
     history = execute(method, tmp_path / "run")
-    expect_left_out(history, "not finite", BAD)
+    expect_quarantined(history, "not finite", BAD)
     assert history.summary["steps"] == 25
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fedbuff", "scaffold", "ram-fed", "fed-raa-sync"])
-def test_killed_and_resumed_it_knows_who_is_out(method: str, spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_killed_run_with_a_bad_client_resumes_to_the_same_run(
+    method: str, spoil: Callable[..., None], tmp_path: Path
+) -> None:
     spoil("not finite")
     flags: dict[str, Any] = {"checkpoint_every": 2, "max_update_norm": "auto"}
     if METHODS[method].schedule == Rounds():
@@ -181,7 +187,9 @@ def test_killed_and_resumed_it_knows_who_is_out(method: str, spoil: Callable[...
 
 
 @pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
-def test_stopped_between_two_attempts_of_a_task_it_is_the_same_run(spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_run_stopped_between_two_attempts_of_a_task_resumes_to_the_same_run(
+    spoil: Callable[..., None], tmp_path: Path
+) -> None:
     class Stops(fl.Callback):
         def on_fault(self, event: Event) -> None:
             raise ArithmeticError
@@ -194,7 +202,7 @@ def test_stopped_between_two_attempts_of_a_task_it_is_the_same_run(spoil: Callab
     same_run(tmp_path / "run", undisturbed.directory)
 
 
-def test_bad_in_one_round_alone_it_takes_part_again(spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_client_that_fails_once_takes_part_again(spoil: Callable[..., None], tmp_path: Path) -> None:
     spoil("not finite", lambda task: task.client == BAD and task.step == 2)
     history = execute("scaffold", tmp_path / "run")
     assert [(line["client"], line["action"]) for line in drops(history)] == [(BAD, "retry")]
@@ -203,7 +211,7 @@ def test_bad_in_one_round_alone_it_takes_part_again(spoil: Callable[..., None], 
     fl.replay(history.directory)
 
 
-def test_bad_now_and_then_it_is_never_left_out(spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_client_that_fails_every_second_task_is_never_quarantined(spoil: Callable[..., None], tmp_path: Path) -> None:
     spoil("1e30", lambda task: task.client == BAD and task.turn % 2 == 0)
     history = execute("fed-raa", tmp_path / "run")
     assert len(drops(history)) > 1
@@ -211,12 +219,10 @@ def test_bad_now_and_then_it_is_never_left_out(spoil: Callable[..., None], tmp_p
 
 
 @pytest.mark.parametrize("retries", [0, 3])
-def test_it_is_given_as_many_further_tasks_as_was_asked(
-    retries: int, spoil: Callable[..., None], tmp_path: Path
-) -> None:
+def test_bad_client_is_retried_client_retries_times(retries: int, spoil: Callable[..., None], tmp_path: Path) -> None:
     spoil("not finite")
     history = execute("fedasync", tmp_path / "run", client_retries=retries)
-    expect_left_out(history, "not finite", BAD, retries=retries)
+    expect_quarantined(history, "not finite", BAD, retries=retries)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +234,10 @@ def test_it_is_given_as_many_further_tasks_as_was_asked(
         {"method": "mofedsam", "rounds": 4, "max_update_norm": "auto"},
     ],
 )
-def test_it_goes_with_all_else(flags: dict[str, Any], spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_quarantine_works_with_other_options(flags: dict[str, Any], spoil: Callable[..., None], tmp_path: Path) -> None:
     spoil("not finite")
     history = fl.run(**SMALL | flags, dataset=make_vectors(), out=tmp_path / "run")
-    expect_left_out(history, "not finite", BAD)
+    expect_quarantined(history, "not finite", BAD)
     assert np.isfinite(history.evals["loss"]).all()
 
 
@@ -241,7 +247,7 @@ def test_if_training_diverges_for_all_clients_the_error_names_remedies(tmp_path:
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg", "ram-fed", "fed-raa-sync"])
-def test_run_in_which_every_client_fails_ends_and_names_the_last(
+def test_run_in_which_every_client_fails_ends_with_the_last_error(
     method: str, spoil: Callable[..., None], tmp_path: Path
 ) -> None:
     spoil("raises", lambda task: True)
@@ -254,7 +260,7 @@ def test_run_in_which_every_client_fails_ends_and_names_the_last(
     assert "consistent so far" in fl.replay(tmp_path / "run")
 
 
-def test_mended_it_can_be_gone_on_with(
+def test_failed_run_resumes_after_the_clients_are_repaired(
     spoil: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     spoil("not finite", lambda task: task.step >= 3)
@@ -267,7 +273,7 @@ def test_mended_it_can_be_gone_on_with(
     fl.replay(history.directory)
 
 
-def test_a_round_in_which_nobody_reports_changes_nothing(spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_round_without_updates_does_not_change_the_model(spoil: Callable[..., None], tmp_path: Path) -> None:
     spoil("not finite", lambda task: task.step == 1)
     for method in ("ram-fed", "mofedsam", "fedadam", "heterofl"):
         history = execute(method, tmp_path / method)
@@ -278,7 +284,7 @@ def test_a_round_in_which_nobody_reports_changes_nothing(spoil: Callable[..., No
         fl.replay(history.directory)
 
 
-def test_with_stop_the_run_stops_and_names_it(spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_on_bad_client_stop_ends_the_run_and_names_the_client(spoil: Callable[..., None], tmp_path: Path) -> None:
     spoil("not finite")
     with refuses("client 2", "2 times", "task ", "not finite", "--on-bad-client skip", error=RunFailed):
         execute("fedavg", tmp_path / "run", on_bad_client="stop")
@@ -286,13 +292,13 @@ def test_with_stop_the_run_stops_and_names_it(spoil: Callable[..., None], tmp_pa
     fl.replay(tmp_path / "run")
 
 
-def test_what_all_clients_share_is_not_tried_on_thousands(spoil: Callable[..., None], tmp_path: Path) -> None:
+def test_run_ends_if_the_first_50_clients_all_fail(spoil: Callable[..., None], tmp_path: Path) -> None:
     spoil("raises", lambda task: True)
     with refuses("clients", "first 50", "client ", error=RunFailed):
         execute("fedavg", tmp_path / "run", clients=60, duration_jitter=0.0, compute="1:1.0")
 
 
-def test_who_ends_the_process_ends_its_task_alone(tmp_path: Path) -> None:
+def test_gradient_transform_that_exits_the_process_is_refused(tmp_path: Path) -> None:
     class Leaves(fl.GradientTransform):
         def apply(self, g: Any, context: Any) -> None:
             sys.exit(3)
@@ -302,8 +308,14 @@ def test_who_ends_the_process_ends_its_task_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
-def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    others = {"availability": away(tmp_path)} if method == "fed-raa" else {"participation": Others()}
+def test_bad_client_does_not_affect_the_others_in_a_vmap_batch(
+    method: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    others = (
+        {"availability": availability_without_bad_client(tmp_path)}
+        if method == "fed-raa"
+        else {"participation": Others()}
+    )
     undisturbed = execute(method, tmp_path / "others", vmap_batch=3, **others)
     train = BatchedTrainer.train_all
 
@@ -320,7 +332,7 @@ def test_in_a_stack_it_does_not_touch_the_others(method: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("method", ["heterofl", "mofedsam"])
-def test_a_row_that_no_model_can_take_spoils_nobody_elses_training_in_a_stack(method: str, tmp_path: Path) -> None:
+def test_extreme_inputs_do_not_affect_other_clients_in_a_vmap_batch(method: str, tmp_path: Path) -> None:
     """In a vmap batch each client's gradient has its own norm, so values that are not finite stay with their client."""
     dataset = make_vectors()
     flags = {"vmap_batch": 4, "partition": Stripes(), "dataset": dataset, "max_update_norm": 1e3, "standardise": False}
@@ -332,8 +344,8 @@ def test_a_row_that_no_model_can_take_spoils_nobody_elses_training_in_a_stack(me
     assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
 
 
-def test_the_log_is_the_same_but_for_what_is_told_of_the_client(spoil: Callable[..., None], tmp_path: Path) -> None:
-    """The first task of a client fails and the second does not. Nothing else in the log of rounds changes."""
+def test_failed_task_does_not_change_the_numbers_of_later_tasks(spoil: Callable[..., None], tmp_path: Path) -> None:
+    """The first task of a client fails and the second does not. The numbers of the dispatched tasks do not change."""
     plain = execute("fedavg", tmp_path / "plain")
     spoil("loss", lambda task: task.client == BAD and task.turn == 0)
     history = execute("fedavg", tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Shards whose last minibatch would have one sample, with models that cannot be trained on one."""
+"""Shards whose last minibatch would have one sample, with models that cannot be trained on one sample."""
 
 import json
 import warnings
@@ -62,7 +62,7 @@ def plain_model() -> nn.Module:
         (2, 1, [1]),
     ],
 )
-def test_spans_of_a_pass_join_a_single_sample(least: int, shard: int, sizes: list[int]) -> None:
+def test_minibatches_of_a_pass_join_a_single_last_sample(least: int, shard: int, sizes: list[int]) -> None:
     solver = LocalTraining(batch_size=32, min_batch=least, epochs=3)
     spans = solver.spans(shard)
     assert [span.stop - span.start for span in spans] == sizes
@@ -73,7 +73,7 @@ def test_spans_of_a_pass_join_a_single_sample(least: int, shard: int, sizes: lis
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 7])
-def test_samples_of_fixed_steps_are_those_of_the_minibatches(steps: int) -> None:
+def test_samples_of_fixed_steps_sum_the_sizes_of_the_minibatches(steps: int) -> None:
     solver = LocalTraining(batch_size=32, min_batch=2, steps=steps)
     sizes = [span.stop - span.start for span in solver.spans(65)]
     assert solver.count_samples(65) == sum((sizes * steps)[:steps])
@@ -99,7 +99,7 @@ def test_run_trains_every_client(tmp_path: Path, make: Any, options: dict[str, A
     assert main(["replay", str(tmp_path / "run")]) == 0
 
 
-def test_task_takes_the_steps_that_costs_count() -> None:
+def test_task_takes_as_many_steps_as_the_cost_model_counts() -> None:
     spec = build_run(Experiment(**{**SETTINGS, "local_epochs": 2}), norm_model(), shards(64, 33, 96, 65))
     widths = spec.traced.widths(spec.traced.full())
     for client, steps in ((0, 4), (1, 2), (2, 6), (3, 4)):
@@ -108,7 +108,7 @@ def test_task_takes_the_steps_that_costs_count() -> None:
         assert update.steps == steps == make_cost_model(spec).all_steps([widths])[client, 0]
 
 
-def test_update_of_a_joined_batch_is_that_of_torch() -> None:
+def test_update_of_a_joined_batch_equals_pytorch() -> None:
     spec = build_run(Experiment(**SETTINGS, momentum=0.0, lr=0.1, local_epochs=1), norm_model(), shards(33, 40))
     update = _train(spec, 0)
     x, y = (torch.from_numpy(np.asarray(part)) for part in spec.data.client(0))
@@ -121,13 +121,13 @@ def test_update_of_a_joined_batch_is_that_of_torch() -> None:
     np.testing.assert_allclose(update, expected, atol=1e-6)
 
 
-def test_model_that_takes_one_sample_still_gets_it_alone() -> None:
+def test_model_without_batch_norm_trains_on_a_single_sample() -> None:
     spec = build_run(Experiment(**SETTINGS), plain_model(), shards(33, 65))
     assert spec.method.local.min_batch == 1
     assert [span.stop - span.start for span in spec.method.local.spans(33)] == [32, 1]
 
 
-def test_shards_on_the_device_and_stacks_train_on_joined_batches() -> None:
+def test_shards_in_device_memory_train_on_joined_batches() -> None:
     spec = build_run(Experiment(**SETTINGS), Squeezed(), shards(33, 65))
     there = make_worker_spec(spec).trainer("cpu")
     there._resident_bytes = 2**30
@@ -150,7 +150,7 @@ def test_full_gradient_of_a_shard_with_a_single_last_sample_is_its_mean() -> Non
 
 
 @pytest.mark.parametrize("test", [1, 1025])
-def test_evaluation_of_a_squeezing_model_has_every_sample(tmp_path: Path, test: int) -> None:
+def test_evaluation_includes_a_single_last_sample(tmp_path: Path, test: int) -> None:
     dataset = shards(40, 40, test=test)
     history = fl.run(model=Squeezed(), dataset=dataset, out=tmp_path / "run", **SETTINGS)
     plain = Squeezed()
@@ -161,7 +161,7 @@ def test_evaluation_of_a_squeezing_model_has_every_sample(tmp_path: Path, test: 
     assert float(history.evals["loss"].iloc[-1]) == pytest.approx(float(loss), rel=1e-5)
 
 
-def test_clients_of_one_sample_are_named_before_the_start_and_in_the_end(tmp_path: Path, capsys: Any) -> None:
+def test_clients_with_one_sample_are_warned_about_and_quarantined(tmp_path: Path, capsys: Any) -> None:
     dataset = shards(40, 1, 40, 1)
     with pytest.warns(UserWarning, match="^clients: clients 1, 3 ") as caught:
         history = fl.run(model=norm_model(), dataset=dataset, out=tmp_path / "run", **SETTINGS | {"rounds": 3})
@@ -175,7 +175,7 @@ def test_clients_of_one_sample_are_named_before_the_start_and_in_the_end(tmp_pat
     assert main(["replay", str(tmp_path / "run")]) == 0
 
 
-def test_personalised_client_of_one_sample_is_evaluated_with_the_model_as_it_is(tmp_path: Path) -> None:
+def test_personalised_client_with_one_sample_has_finite_metrics(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(140, WIDTH)).astype(np.float32)
     y = x[:, :3].argmax(1)

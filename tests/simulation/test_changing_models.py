@@ -1,4 +1,4 @@
-"""Runs of models that change their own buffers in training: right evaluations, and a model.pt that agrees with them."""
+"""Runs of models that change their buffers in training: right evaluations, and a model.pt that agrees with them."""
 
 import copy
 from collections.abc import Callable
@@ -76,7 +76,9 @@ def scaled(factor: float, shift: float) -> nn.Module:
         FakeQuantize,
     ],
 )
-def test_run_of_a_changing_model_learns_and_model_pt_agrees(tmp_path: Path, layer: Callable[[], nn.Module]) -> None:
+def test_run_with_changing_buffers_learns_and_saves_the_evaluated_model(
+    tmp_path: Path, layer: Callable[[], nn.Module]
+) -> None:
     made, dataset = model(layer()), data()
     plain = copy.deepcopy(made)
     history = fl.run(model=made, dataset=dataset, out=tmp_path / "run", **SETTINGS)
@@ -145,7 +147,7 @@ def test_run_of_fragments_with_a_custom_norm_cuts_its_buffers(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("options", [{"personalised": 2}, {"polyak_fraction": 0.5}])
-def test_options_of_evaluations_estimate_a_custom_norm(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_evaluation_options_treat_a_custom_norm_like_batch_norm(tmp_path: Path, options: dict[str, Any]) -> None:
     found = []
     for number, norm in enumerate((nn.BatchNorm1d(WIDTH, affine=False), MovingNorm())):
         history = fl.run(
@@ -156,13 +158,13 @@ def test_options_of_evaluations_estimate_a_custom_norm(tmp_path: Path, options: 
     assert found[1] == pytest.approx(found[0], abs=0.03)
 
 
-def test_stack_of_a_changing_model_is_refused(tmp_path: Path) -> None:
+def test_vmap_batch_of_a_model_with_changing_buffers_is_refused(tmp_path: Path) -> None:
     with refuses("vmap_batch", "'0.mean'", got=2):
         fl.run(model=model(MovingNorm()), dataset=data(), out=tmp_path / "run", vmap_batch=2, **SETTINGS)
 
 
 @pytest.mark.parametrize("layer", [MovingNorm, lambda: nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH)), FakeQuantize])
-def test_task_does_not_depend_on_the_tasks_before(layer: Callable[[], nn.Module]) -> None:
+def test_task_does_not_depend_on_earlier_tasks(layer: Callable[[], nn.Module]) -> None:
     spec = build_run(Experiment(clients=4, engine="local", quiet=True, method="fedavg"), model(layer()), data())
     widths = spec.traced.widths(spec.traced.full())
 
@@ -175,7 +177,7 @@ def test_task_does_not_depend_on_the_tasks_before(layer: Callable[[], nn.Module]
     assert torch.equal(train(used, 1), train(fresh, 1))
 
 
-def test_resumed_run_of_a_custom_norm_is_the_run_without_a_break(tmp_path: Path) -> None:
+def test_resumed_run_with_a_custom_norm_equals_an_uninterrupted_run(tmp_path: Path) -> None:
     longer = fl.run(model=model(MovingNorm(0.1)), dataset=data(), out=tmp_path / "whole", **SETTINGS)
     fl.run(model=model(MovingNorm(0.1)), dataset=data(), out=tmp_path / "parts", **SETTINGS | {"rounds": 3})
     resumed = fl.resume(tmp_path / "parts", model=model(MovingNorm(0.1)), dataset=data(), rounds=6)

@@ -40,7 +40,7 @@ def execute(out: Path, dataset: Any = DATA, **fields: Any) -> fl.History:
     return fl.run(fl.Experiment(**SMALL | {"updates": 17} | fields, out=out), model=model(), dataset=dataset)
 
 
-def test_final_results_equal_those_of_plain_pytorch(tmp_path: Path) -> None:
+def test_final_client_results_equal_plain_pytorch(tmp_path: Path) -> None:
     history = execute(tmp_path / "run", client_evals="final")
     module = history.load_model(model())
     commits = Counter(line["client"] for line in history.lines() if line["kind"] == "commit")
@@ -63,10 +63,10 @@ def test_final_results_equal_those_of_plain_pytorch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "steps"), [("final", [17]), ("all", [0, 5, 10, 15, 17]), (2, [0, 10, 17]), (3, [0, 15, 17])]
+    ("selected", "steps"), [("final", [17]), ("all", [0, 5, 10, 15, 17]), (2, [0, 10, 17]), (3, [0, 15, 17])]
 )
-def test_rows_are_of_the_evaluations_that_were_asked_for(asked: Any, steps: list[int], tmp_path: Path) -> None:
-    history = execute(tmp_path / "run", client_evals=asked, client_evals_of=3, eval_every=5)
+def test_client_table_has_the_rows_of_the_selected_evaluations(selected: Any, steps: list[int], tmp_path: Path) -> None:
+    history = execute(tmp_path / "run", client_evals=selected, client_evals_of=3, eval_every=5)
     found = history.clients
     assert found["step"].tolist() == [step for step in steps for _ in range(3)]
     assert len(set(found["client"])) == 3
@@ -94,7 +94,7 @@ def test_killed_run_resumes_to_the_same_table(method: dict[str, Any], tmp_path: 
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
 
 
-def test_longer_run_has_the_table_of_one_that_was_as_long_from_the_start(tmp_path: Path) -> None:
+def test_extended_run_has_the_table_of_a_run_with_the_larger_limit(tmp_path: Path) -> None:
     fields = {**SMALL, "client_evals": "final", "hidden": (6,), "dataset": "digits"}
     fl.run(fl.Experiment(**fields, updates=12, out=tmp_path / "short"))
     fl.resume(tmp_path / "short", updates=20)
@@ -102,7 +102,7 @@ def test_longer_run_has_the_table_of_one_that_was_as_long_from_the_start(tmp_pat
     assert (tmp_path / "short" / CLIENTS).read_bytes() == (tmp_path / "long" / CLIENTS).read_bytes()
 
 
-def test_quarantined_client_has_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_table_has_the_reason_of_a_quarantine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = Trainer.train
 
     def fails(self: Trainer, task: Task, *rest: Any) -> Update:
@@ -159,7 +159,7 @@ def test_partition_gives_the_rows_that_clients_train_on(validation: float, tmp_p
     assert partition.sizes.tolist() == spec.data.sizes.tolist()
 
 
-def test_partition_of_samples_that_clients_read_or_make(tmp_path: Path) -> None:
+def test_partition_of_lazy_data_has_rows_and_of_generated_data_only_sizes(tmp_path: Path) -> None:
     class Items(torch.utils.data.Dataset[Any]):
         def __len__(self) -> int:
             return 120
@@ -178,7 +178,7 @@ def test_partition_of_samples_that_clients_read_or_make(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [CLIENTS, PARTITION])
-def test_replay_finds_a_changed_file(name: str, tmp_path: Path) -> None:
+def test_replay_finds_a_changed_or_missing_file(name: str, tmp_path: Path) -> None:
     execute(tmp_path / "run", client_evals="final")
     path = tmp_path / "run" / name
     path.write_bytes(path.read_bytes().replace(b"1", b"2"))
@@ -189,7 +189,7 @@ def test_replay_finds_a_changed_file(name: str, tmp_path: Path) -> None:
         fl.replay(tmp_path / "run")
 
 
-def test_run_without_results_of_clients_says_how_to_get_them(tmp_path: Path) -> None:
+def test_missing_client_results_raise_an_error_that_names_the_option(tmp_path: Path) -> None:
     history = execute(tmp_path / "run")
     assert not (tmp_path / "run" / CLIENTS).exists()
     with pytest.raises(ValueError, match=r"^clients: .*--client-evals"):

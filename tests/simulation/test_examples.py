@@ -17,7 +17,7 @@ TEN = [
 
 
 @pytest.mark.parametrize(
-    ("name", "flags", "said"),
+    ("name", "flags", "expected"),
     [
         ("own_model", "", "accuracy "),
         ("own_data", "", r"accuracy \d.* worst sensor \d"),
@@ -39,7 +39,7 @@ TEN = [
 def test_an_example_runs(
     name: str,
     flags: str,
-    said: str,
+    expected: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -51,7 +51,7 @@ def test_an_example_runs(
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(sys, "argv", [name, *flags.split()])
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
-    assert re.search(said, capsys.readouterr().out, re.MULTILINE)
+    assert re.search(expected, capsys.readouterr().out, re.MULTILINE)
 
 
 # `test_from_scratch.py` tests the programs that are written from scratch.
@@ -59,26 +59,26 @@ SHORT = [path for path in sorted(EXAMPLES.glob("*.py")) if not path.stem.endswit
 
 
 @pytest.mark.parametrize("example", SHORT, ids=lambda path: path.stem)
-def test_an_example_is_read_at_a_glance(example: Path) -> None:
+def test_an_example_has_fewer_than_60_lines(example: Path) -> None:
     assert len(example.read_text().splitlines()) < 60
 
 
-def test_the_index_has_them_all_the_ten_first() -> None:
+def test_index_lists_every_example_and_ten_examples_first() -> None:
     listed = re.findall(r"^\| \[(\w+)\.py\]\(\1\.py\) \|", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
     assert listed[:10] == TEN
     assert sorted([*listed, "character_models"]) == sorted(path.stem for path in EXAMPLES.glob("*.py"))
 
 
-def test_a_sweep_and_a_job_that_are_started_again_go_on(
+def test_cluster_job_that_is_started_again_gives_the_same_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["cluster_job", *["--engine", "local", "--updates", "20"]])
-    told = []
+    outputs = []
     for ended in (True, True, False):
         if not ended:
             # The directory looks as after a kill.
             (tmp_path / "runs" / "job" / "summary.json").unlink()
         runpy.run_path(str(EXAMPLES / "cluster_job.py"), run_name="__main__")
-        told.append(capsys.readouterr().out)
-    assert told[0] == told[1] == told[2]
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1] == outputs[2]

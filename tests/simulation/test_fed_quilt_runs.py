@@ -1,4 +1,4 @@
-"""Runs of Fed-Quilt with its defaults: resumed anywhere, replayed on both clocks, and its parts in other methods."""
+"""Runs of Fed-Quilt with its defaults: resumes, replays on both clocks, and its components in other methods."""
 
 import json
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def small(tmp_path: Path, **flags: Any) -> dict[str, Any]:
         {"method": "fedavg", "polyak_fraction": 0.2, "updates": None, "rounds": 4, "vmap_batch": 2},
     ],
 )
-def test_killed_and_resumed_it_is_the_same_run(flags: dict[str, Any], tmp_path: Path) -> None:
+def test_killed_and_resumed_run_is_the_same_run(flags: dict[str, Any], tmp_path: Path) -> None:
     check_resume(small(tmp_path, **flags), tmp_path, kill_at=11)
 
 
@@ -57,7 +57,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, which: Callable[[Task], bool]) -> Non
 
 
 @pytest.mark.parametrize("flags", [{}, {"concurrency": 3, "polyak_fraction": 0.3}])
-def test_it_goes_on_without_a_bad_client(
+def test_run_continues_without_a_bad_client(
     flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One client always fails, and another client fails once.
@@ -71,7 +71,7 @@ def test_it_goes_on_without_a_bad_client(
     assert np.isfinite(whole.evals["loss"]).all()
 
 
-def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_polyak_mean_includes_rounds_with_a_failed_client(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The mean after each round is computed from the plain models of the same run."""
     spoil(monkeypatch, lambda task: task.client == 3)
     flags: dict[str, Any] = {"method": "fedavg", "updates": None, "polyak_fraction": 0.5}
@@ -90,7 +90,7 @@ def test_a_round_that_a_bad_client_ends_is_in_the_average(monkeypatch: pytest.Mo
     np.testing.assert_allclose(means[-1], expected, atol=1e-6)
 
 
-def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> None:
+def test_weights_on_the_wall_clock_follow_the_learned_durations(tmp_path: Path) -> None:
     """Each update is held back until the modelled duration of its task has passed.
 
     The run also learns the real time of the worker.
@@ -107,7 +107,7 @@ def test_on_the_wall_clock_weights_follow_what_is_learned(tmp_path: Path) -> Non
     assert max(map(len, mixes.values())) > 1
 
 
-def test_a_weight_that_does_not_follow_is_found(tmp_path: Path) -> None:
+def test_replay_finds_a_wrong_weight(tmp_path: Path) -> None:
     directory = run(
         **small(tmp_path, override={"update.participation_correction": 0.5}), out=tmp_path / "run"
     ).directory
@@ -119,7 +119,7 @@ def test_a_weight_that_does_not_follow_is_found(tmp_path: Path) -> None:
         replay(directory)
 
 
-def test_what_is_delivered_is_the_average_and_the_run_says_so(tmp_path: Path) -> None:
+def test_model_pt_is_the_polyak_mean_and_the_summary_has_its_fraction(tmp_path: Path) -> None:
     directory = run(**small(tmp_path, checkpoint_every=25), out=tmp_path / "run").directory
     state = read_state(newest_first(directory / CHECKPOINTS)[0].read_bytes())["server"]
     model = torch.load(directory / "model.pt", weights_only=True)

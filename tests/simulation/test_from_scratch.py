@@ -30,7 +30,7 @@ def load(name: str) -> dict[str, Any]:
     return runpy.run_path(str(EXAMPLES / f"{name}_from_scratch.py"))
 
 
-def both(
+def run_engine_and_program(
     name: str, out: Path, settings: dict[str, Any], *, widths: tuple[int, ...] | None = None, **fields: Any
 ) -> tuple[History, Trained]:
     """Run the engine and the program on the same shards, costs and random streams.
@@ -69,18 +69,18 @@ def close(got: Array, expected: Array) -> None:
     np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)
 
 
-def test_fed_raa(tmp_path: Path) -> None:
+def test_fed_raa_program_equals_the_engine(tmp_path: Path) -> None:
     settings = {"updates": 60, "epochs": 2}
-    history, (theta, mine) = both("fed_raa", tmp_path / "run", settings, method="fed-raa", updates=60)
+    history, (theta, mine) = run_engine_and_program("fed_raa", tmp_path / "run", settings, method="fed-raa", updates=60)
     assert mine == events(history)
     assert max(event[-1] for event in mine if event[0] == "commit") >= 3
     close(theta, parameters(history))
 
 
-def test_fed_avg(tmp_path: Path) -> None:
+def test_fed_avg_program_equals_the_engine(tmp_path: Path) -> None:
     settings = {"rounds": 5, "cohort_size": 3, "epochs": 2}
     fields = {"method": "fedavg", "rounds": 5, "participation": "sample:3", "weights": "samples"}
-    history, (theta, mine) = both("fed_avg", tmp_path / "run", settings, **fields)
+    history, (theta, mine) = run_engine_and_program("fed_avg", tmp_path / "run", settings, **fields)
     lines = history.lines()
     cohorts: list[list[int]] = [[] for _ in range(5)]
     for line in lines:
@@ -91,21 +91,21 @@ def test_fed_avg(tmp_path: Path) -> None:
     close(theta, parameters(history))
 
 
-def test_fedbuff(tmp_path: Path) -> None:
+def test_fedbuff_program_equals_the_engine(tmp_path: Path) -> None:
     settings = {"updates": 40, "concurrency": 4, "buffer_size": 3, "epochs": 2, "momentum": 0.5}
     fields = {"method": "fedbuff", "updates": 40, "concurrency": 4, "buffer_size": 3}
-    history, (theta, mine) = both("fedbuff", tmp_path / "run", settings, **fields)
+    history, (theta, mine) = run_engine_and_program("fedbuff", tmp_path / "run", settings, **fields)
     assert mine == events(history)
     assert max(event[-1] for event in mine if event[0] == "commit") >= 2
     close(theta, parameters(history))
 
 
-def test_fedrolex(tmp_path: Path) -> None:
+def test_fedrolex_program_equals_the_engine(tmp_path: Path) -> None:
     settings = {"rounds": 4, "capacities": (1.0, 0.5), "epochs": 2, "momentum": 0.5}
     # The program does not have the further terms of HeteroFL's code, so the method runs without them.
     plain = {"override": {"submodel.capacities.redraw": False}, "clip": 0.0, "weight_decay": 0.0}
     fields = {"method": "fedrolex", "rounds": 4, "capacities": (1.0, 0.5), **plain}
-    history, (theta, mine) = both("fedrolex", tmp_path / "run", settings, widths=(40, 20), **fields)
+    history, (theta, mine) = run_engine_and_program("fedrolex", tmp_path / "run", settings, widths=(40, 20), **fields)
     rounds = [line for line in history.lines() if line["kind"] == "round"]
     assert mine == [(line["t"], line["coverage_min"], line["coverage_max"]) for line in rounds]
     assert [event[1:] for event in mine] == [(4, 8)] * 4

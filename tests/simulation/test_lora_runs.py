@@ -31,7 +31,7 @@ def adapted(seed: int = 0) -> nn.Module:
     return fl.lora(plain(seed), 8)
 
 
-def roomy() -> nn.Module:
+def mergeable() -> nn.Module:
     return fl.lora(plain(), 8, merge=True)
 
 
@@ -48,7 +48,7 @@ def fields(method: str) -> dict[str, Any]:
 
 
 def model(method: str) -> nn.Module:
-    return roomy() if method == "flora" else adapted()
+    return mergeable() if method == "flora" else adapted()
 
 
 def arrays(state: Any) -> Iterator[np.ndarray]:
@@ -60,7 +60,7 @@ def arrays(state: Any) -> Iterator[np.ndarray]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_it_trains_resumes_exactly_and_is_replayed(method: str, tmp_path: Path) -> None:
+def test_run_with_adapters_resumes_and_changes_only_the_adapters(method: str, tmp_path: Path) -> None:
     objects = {"model": model(method), "dataset": dataset()}
     whole = check_resume(fields(method) | objects, tmp_path, kill_at=10, **objects)
     assert whole.evals["loss"].iloc[-1] != whole.evals["loss"].iloc[0]
@@ -72,7 +72,7 @@ def test_it_trains_resumes_exactly_and_is_replayed(method: str, tmp_path: Path) 
     assert state[changed].abs().max() > 0
 
 
-def test_no_task_and_no_checkpoint_holds_the_base(tmp_path: Path) -> None:
+def test_tasks_and_checkpoints_do_not_contain_the_base(tmp_path: Path) -> None:
     """Adapters of layers [40, 12] and [4, 40] have 52 + 44 = 96 numbers per unit; clients have 8, 4, 2 or 1 units."""
     history = fl.run(model=adapted(), dataset=dataset(), out=tmp_path / "run", **fields("heterofl"))
     sent = history.events[history.events["kind"] == "dispatch"]
@@ -85,7 +85,7 @@ def test_no_task_and_no_checkpoint_holds_the_base(tmp_path: Path) -> None:
     assert max(array.size for array in arrays(state)) == 8 * 96
 
 
-def test_another_base_is_noticed(tmp_path: Path) -> None:
+def test_resume_and_replay_refuse_another_base(tmp_path: Path) -> None:
     given: dict[str, Any] = {"dataset": dataset(), **fields("hetlora")}
     with pytest.raises(Killed):
         fl.run(model=adapted(), out=tmp_path / "run", callbacks=[KillAt(6)], **given)
@@ -105,27 +105,27 @@ def test_another_base_is_noticed(tmp_path: Path) -> None:
         fl.replay(tmp_path / "run")
 
 
-def test_a_model_without_a_base_is_described_without_one(tmp_path: Path) -> None:
+def test_config_of_a_model_without_adapters_has_no_base(tmp_path: Path) -> None:
     history = fl.run(model=plain(), dataset=dataset(), out=tmp_path / "run", **fields("fedavg"))
     assert json.loads((history.directory / "config.json").read_text())["resolved"]["base"] is None
 
 
 @pytest.mark.parametrize(
-    ("method", "name", "back"), [("hetlora", "adapted", "384 B to 3.07 kB"), ("flora", "roomy", "384 B to 3.07 kB")]
+    ("method", "name", "back"), [("hetlora", "adapted", "384 B to 3.07 kB"), ("flora", "mergeable", "384 B to 3.07 kB")]
 )
-def test_plan_says_what_travels(
+def test_plan_shows_frozen_parameters_and_upload_sizes(
     method: str, name: str, back: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = dataset()
     arrays = {key: getattr(data, key) for key in ("x_train", "y_train", "x_test", "y_test")}
     np.savez(tmp_path / "made.npz", **arrays)
     show_plan(fl.Experiment(dataset=str(tmp_path / "made.npz"), model=f"test_lora_runs:{name}", **fields(method)))
-    said = " ".join(capsys.readouterr().out.split())
-    assert re.search(r"frozen 764 parameters, 3\.06 kB; every worker has them", said)
-    assert f"sent back {back} a task" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"frozen 764 parameters, 3\.06 kB; every worker has them", output)
+    assert f"sent back {back} a task" in output
 
 
-def test_a_frozen_head_has_no_rows_to_own(tmp_path: Path) -> None:
+def test_heterofl_with_a_frozen_head_trains_all_rows_of_an_adapter(tmp_path: Path) -> None:
     """HeteroFL with a frozen head: only a hidden layer's adapter is trained. Its rank is the number of classes."""
     model = fl.lora(plain(), 4, targets="0")
     history = fl.run(model=model, dataset=dataset(), out=tmp_path / "run", partition="labels", **fields("heterofl"))
@@ -137,7 +137,7 @@ def test_a_frozen_head_has_no_rows_to_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "fields_", [{"override": {"local.scale_activations": True}}, {"vmap_batch": 2}, {"submodel": "rolling"}]
 )
-def test_adapters_go_with_what_else_there_is(fields_: dict[str, Any], tmp_path: Path) -> None:
+def test_adapters_work_with_other_options(fields_: dict[str, Any], tmp_path: Path) -> None:
     history = fl.run(
         model=fl.lora(nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4)), 4, merge=True),
         dataset=dataset(),

@@ -47,7 +47,7 @@ def count_kind(history: History, kind: str) -> Counter[int]:
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
-def test_run_ends_when_every_client_has_had_its_tasks(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_run_ends_when_every_client_has_reached_the_limit(fields: dict[str, Any], tmp_path: Path) -> None:
     whole = check_resume(SMALL | fields, tmp_path, kill_at=7)
     assert whole.summary["reason"] == "participations"
     assert count_kind(whole, "dispatch") == dict.fromkeys(range(6), 3)
@@ -57,7 +57,9 @@ def test_run_ends_when_every_client_has_had_its_tasks(fields: dict[str, Any], tm
 
 @pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 @pytest.mark.parametrize("fields", [{"method": "fedavg", "rounds": 50}, {"method": "fed-raa", "updates": 500}], ids=str)
-def test_failed_tasks_count(fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_tasks_count_as_participations(
+    fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last task of client 2 fails, so that it is not retried."""
     train = Trainer.train
 
@@ -74,7 +76,7 @@ def test_failed_tasks_count(fields: dict[str, Any], tmp_path: Path, monkeypatch:
     assert "consistent" in fedraa.replay(history.directory)
 
 
-def test_a_larger_bound_than_the_run_needs_changes_nothing(tmp_path: Path) -> None:
+def test_limit_above_the_tasks_of_a_run_changes_nothing(tmp_path: Path) -> None:
     fields = {**SMALL, "method": "fedavg", "rounds": 3}
     bounded = run(Experiment(**fields | {"max_participations": 4}, out=tmp_path / "bounded"))
     free = run(Experiment(**fields | {"max_participations": None}, out=tmp_path / "free"))
@@ -90,7 +92,7 @@ def test_a_larger_bound_than_the_run_needs_changes_nothing(tmp_path: Path) -> No
     ],
     ids=lambda fields: str(fields["method"]),
 )
-def test_bound_that_breaks_a_method_or_its_privacy_is_refused(fields: dict[str, Any]) -> None:
+def test_limit_that_breaks_a_method_or_its_privacy_is_refused(fields: dict[str, Any]) -> None:
     with refuses("max_participations"):
         build_run(Experiment(**SMALL, **fields))
 

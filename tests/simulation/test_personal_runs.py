@@ -126,7 +126,7 @@ def test_loaded_personal_models_have_the_accuracies_of_the_run(
     assert not any(network.training for network in networks)
 
 
-def test_personal_models_of_an_interrupted_run_are_those_of_its_checkpoint(tmp_path: Path) -> None:
+def test_personal_models_of_an_interrupted_run_load_from_its_checkpoint(tmp_path: Path) -> None:
     fields = {**SMALL, "method": "ditto", "eval_every": 1}
     with pytest.raises(Killed):
         run(Experiment(**fields, rounds=5, out=tmp_path / "killed"), callbacks=[KillAt(11)])

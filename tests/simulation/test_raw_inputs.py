@@ -1,4 +1,4 @@
-"""The model of `History.load_model` takes inputs as users have them: in a new process it has the run's accuracy."""
+"""The model of `History.load_model` takes raw inputs of users: in a new process it has the run's accuracy."""
 
 import subprocess
 import sys
@@ -50,7 +50,7 @@ def accuracy_in_new_process(history: fl.History, y: Any, *, options: str = "", h
     return float(done.stdout)
 
 
-def reported(history: fl.History) -> float:
+def reported_accuracy(history: fl.History) -> float:
     return float(history.evals["accuracy"].iloc[-1])
 
 
@@ -93,7 +93,7 @@ def in_folder(folder: Path) -> str:
     return f"folder:{folder / 'images'}"
 
 
-def test_five_ways_in_are_one_run_whose_model_takes_raw_bytes(tmp_path: Path) -> None:
+def test_data_sources_give_the_same_run_and_a_model_for_raw_inputs(tmp_path: Path) -> None:
     x_test, y_test = IMAGES[TEST], Y[TEST]
     ways: dict[str, Any] = {
         "arrays": fl.Dataset("mine", IMAGES[TRAIN], Y[TRAIN], x_test, y_test, CLASSES),
@@ -103,8 +103,8 @@ def test_five_ways_in_are_one_run_whose_model_takes_raw_bytes(tmp_path: Path) ->
     }
     runs = {name: fl.run(dataset=data, out=tmp_path / name, **FLAGS) for name, data in ways.items()}
     assert len({run.summary["model_sha256"] for run in runs.values()}) == 1
-    assert 0.6 < reported(runs["arrays"]) < 1
-    assert accuracy_in_new_process(runs["torch"], y_test, images=x_test) == reported(runs["torch"])
+    assert 0.6 < reported_accuracy(runs["arrays"]) < 1
+    assert accuracy_in_new_process(runs["torch"], y_test, images=x_test) == reported_accuracy(runs["torch"])
     scalings = [run.config["resolved"]["inputs"]["scaling"] for run in runs.values()]
     assert all(scaling == scalings[0] for scaling in scalings)
     train = IMAGES[TRAIN].astype(np.float64)
@@ -115,23 +115,23 @@ def test_five_ways_in_are_one_run_whose_model_takes_raw_bytes(tmp_path: Path) ->
     folder = fl.run(dataset=name, out=tmp_path / "folder", **FLAGS)
     x, y = fl.load_dataset(name).test.read(np.arange(60))  # type: ignore[union-attr]
     assert (x.min() >= 0) & (x.max() <= 1)
-    assert accuracy_in_new_process(folder, y, images=x) == reported(folder)
+    assert accuracy_in_new_process(folder, y, images=x) == reported_accuracy(folder)
     scaling = folder.config["resolved"]["inputs"]["scaling"]
     np.testing.assert_allclose(np.array(scaling["mean"]) * 255, scalings[0]["mean"], rtol=1e-6)
     np.testing.assert_allclose(np.array(scaling["std"]) * 255, scalings[0]["std"], rtol=1e-6)
 
 
-def test_a_folder_in_the_order_of_the_arrays_has_their_accuracy(tmp_path: Path) -> None:
+def test_image_folder_has_the_accuracy_of_arrays_in_the_same_order(tmp_path: Path) -> None:
     """Files and arrays have the order of their classes. Only the scale of the pixels differs."""
     train, test = (np.argsort(Y[rows], kind="stable") + rows.start for rows in (slice(0, 180), TEST))
     given = fl.Dataset("mine", IMAGES[train], Y[train], IMAGES[test], Y[test], CLASSES)
     arrays = fl.run(dataset=given, out=tmp_path / "arrays", **FLAGS)
     folder = fl.run(dataset=in_folder(tmp_path), out=tmp_path / "folder", **FLAGS)
-    assert reported(folder) == pytest.approx(reported(arrays), abs=0.02)
+    assert reported_accuracy(folder) == pytest.approx(reported_accuracy(arrays), abs=0.02)
     assert folder.evals["loss"].iloc[-1] == pytest.approx(arrays.evals["loss"].iloc[-1], rel=1e-3)
 
 
-def test_tables_in_csv(tmp_path: Path) -> None:
+def test_model_of_a_csv_table_takes_raw_features(tmp_path: Path) -> None:
     price, stock = RNG.normal(5000, 300, 300), RNG.normal(0, 0.01, 300)
     label = ((price - 5000) / 300 + stock / 0.01 > 0).astype(int)
     noise = RNG.integers(0, 2, 300)
@@ -141,8 +141,8 @@ def test_tables_in_csv(tmp_path: Path) -> None:
     history = fl.run(dataset=path, out=tmp_path / "run", **FLAGS)
     x, y = fl.load_dataset(str(path)).test  # type: ignore[union-attr]
     assert x[:, 0].mean() > 4000
-    assert reported(history) > 0.6
-    assert accuracy_in_new_process(history, y, features=x) == reported(history)
+    assert reported_accuracy(history) > 0.6
+    assert accuracy_in_new_process(history, y, features=x) == reported_accuracy(history)
 
 
 class Net(nn.Module):
@@ -158,7 +158,7 @@ class Net(nn.Module):
         return self.last(self.drop(torch.cat([self.norm(numbers), words], 1)))
 
 
-def test_a_model_given_as_an_object_with_several_inputs(tmp_path: Path) -> None:
+def test_model_object_with_several_inputs_is_loaded_for_raw_inputs(tmp_path: Path) -> None:
     numbers = RNG.normal(50, 9, (240, 8)).astype(np.float32)
     numbers[np.arange(240), Y] += 12
     x = {
@@ -172,10 +172,12 @@ def test_a_model_given_as_an_object_with_several_inputs(tmp_path: Path) -> None:
     torch.manual_seed(0)
     net = Net()
     history = fl.run(dataset=data, model=net, method="fedavg", rounds=8, out=tmp_path / "run", **flags)
-    assert reported(history) > 0.6
+    assert reported_accuracy(history) > 0.6
     (tmp_path / "nets.py").write_text(Path(__file__).read_text())
     options = "{'model': __import__('nets').Net()}"
-    assert accuracy_in_new_process(history, Y[TEST], options=options, here=str(tmp_path), **test) == reported(history)
+    assert accuracy_in_new_process(history, Y[TEST], options=options, here=str(tmp_path), **test) == reported_accuracy(
+        history
+    )
     before = {name: value.clone() for name, value in net.state_dict().items()}
     loaded = history.load_model(net)
     assert not loaded.training
@@ -194,7 +196,7 @@ def test_a_model_given_as_an_object_with_several_inputs(tmp_path: Path) -> None:
             history.load_model(given)
 
 
-def test_a_model_that_is_imported_needs_trust_and_fixed_transforms_are_applied(
+def test_imported_model_needs_trust_and_applies_fixed_transforms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "nets_of_mine.py").write_text(
@@ -218,11 +220,11 @@ def test_a_model_that_is_imported_needs_trust_and_fixed_transforms_are_applied(
     found = accuracy_in_new_process(
         history, Y[TEST], options="{'trust': True}", here=str(tmp_path), images=IMAGES[TEST]
     )
-    assert found == reported(history)
+    assert found == reported_accuracy(history)
     monkeypatch.undo()
 
 
-def test_what_load_model_refuses(tmp_path: Path) -> None:
+def test_load_model_refuses_missing_transforms_and_damaged_files(tmp_path: Path) -> None:
     def load() -> fl.Dataset:
         return fl.Dataset("mine", IMAGES[TRAIN], Y[TRAIN], IMAGES[TEST], Y[TEST], CLASSES)
 
@@ -252,7 +254,7 @@ def test_what_load_model_refuses(tmp_path: Path) -> None:
         history.load_model()
 
 
-def test_a_run_resumes_with_the_same_scaling_only(tmp_path: Path) -> None:
+def test_run_resumes_only_with_the_same_scaling(tmp_path: Path) -> None:
     def data(shift: int) -> fl.Dataset:
         return fl.Dataset("mine", IMAGES[TRAIN] // 2 + shift, Y[TRAIN], IMAGES[TEST] // 2, Y[TEST], CLASSES)
 
@@ -265,7 +267,7 @@ def test_a_run_resumes_with_the_same_scaling_only(tmp_path: Path) -> None:
     assert "consistent" in fl.replay(tmp_path / "run")
 
 
-def test_without_standardising_values_stay_as_they_are(tmp_path: Path) -> None:
+def test_loaded_model_does_not_scale_inputs_without_standardising(tmp_path: Path) -> None:
     x = (IMAGES / 255).astype(np.float32)
     data = fl.Dataset("mine", x[TRAIN], Y[TRAIN], x[TEST], Y[TEST], CLASSES)
     history = fl.run(dataset=data, standardise=False, out=tmp_path / "run", **FLAGS)

@@ -48,7 +48,7 @@ def commits(directory: Path) -> int:
     return sum(line["kind"] == "commit" for line in lines(directory))
 
 
-def killed(trial: Experiment, commit: int) -> None:
+def run_until_killed(trial: Experiment, commit: int) -> None:
     with pytest.raises(Killed):
         run(trial, callbacks=[KillAt(commit)])
 
@@ -60,13 +60,13 @@ KILLED = [pytest.param(name, marks=() if name in VARIED else pytest.mark.slow) f
 
 
 @pytest.mark.parametrize("method", KILLED)
-def test_killed_twice_and_resumed_it_is_the_same_run(method: str, tmp_path: Path) -> None:
+def test_run_killed_twice_and_resumed_is_the_same_run(method: str, tmp_path: Path) -> None:
     undisturbed, directory = tmp_path / "undisturbed", tmp_path / "killed"
     run(experiment(method, undisturbed))
     rng = np.random.default_rng(list(METHODS).index(method))
     total = commits(undisturbed)
     first = int(rng.integers(1, total))
-    killed(experiment(method, directory), first)
+    run_until_killed(experiment(method, directory), first)
     with pytest.raises(Killed):
         resume(directory, callbacks=[KillAt(min(total, first + int(rng.integers(3))))], trust=True)
     resume(directory, trust=True)
@@ -94,7 +94,7 @@ def test_resumed_run_with_an_option_is_the_same_run(name: str, tmp_path: Path) -
     fields: dict[str, Any] = dict(OPTIONS[name])
     method = fields.pop("method")
     run(experiment(method, undisturbed, **fields))
-    killed(experiment(method, directory, **fields), 7)
+    run_until_killed(experiment(method, directory, **fields), 7)
     resume(directory)
     same_run(directory, undisturbed)
     replay(directory)
@@ -102,23 +102,23 @@ def test_resumed_run_with_an_option_is_the_same_run(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("every", [7, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["fed-raa", "fedavg"])
-def test_it_does_not_matter_where_it_was_killed(method: str, every: int, tmp_path: Path) -> None:
+def test_run_killed_at_any_commit_resumes_to_the_same_run(method: str, every: int, tmp_path: Path) -> None:
     undisturbed = tmp_path / "undisturbed"
     run(experiment(method, undisturbed))
     for commit in range(1, commits(undisturbed), every):
         directory = tmp_path / str(commit)
-        killed(experiment(method, directory), commit)
+        run_until_killed(experiment(method, directory), commit)
         resume(directory)
         same_run(directory, undisturbed)
 
 
 @pytest.mark.parametrize("tail", [b"", b'{"seq":', b'{"seq":99,"kind":"commit"}\n{"se'])
-def test_a_torn_log_is_repaired(tail: bytes, tmp_path: Path) -> None:
+def test_resume_repairs_an_incomplete_log(tail: bytes, tmp_path: Path) -> None:
     # A lost line was written after the checkpoint.
     often = {"eval_every": 1}
     run(experiment("fed-raa", tmp_path / "undisturbed", **often))
     directory = tmp_path / "killed"
-    killed(experiment("fed-raa", directory, **often), 14)
+    run_until_killed(experiment("fed-raa", directory, **often), 14)
     for name in (EVENTS, EVALS):
         content = (directory / name).read_bytes()
         (directory / name).write_bytes(content[: len(content) - 3 * (not tail)] + tail)
@@ -127,10 +127,10 @@ def test_a_torn_log_is_repaired(tail: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "empty", "ahead of the log"])
-def test_with_the_last_checkpoint_damaged_the_one_before_is_used(damage: str, tmp_path: Path) -> None:
+def test_resume_skips_a_damaged_checkpoint(damage: str, tmp_path: Path) -> None:
     run(experiment("fed-raa", tmp_path / "undisturbed"))
     directory = tmp_path / "killed"
-    killed(experiment("fed-raa", directory), 14)
+    run_until_killed(experiment("fed-raa", directory), 14)
     newest = newest_first(directory / CHECKPOINTS)[0]
     content = newest.read_bytes()
     if damage == "torn":
@@ -148,8 +148,8 @@ def test_with_the_last_checkpoint_damaged_the_one_before_is_used(damage: str, tm
     same_run(directory, tmp_path / "undisturbed")
 
 
-def test_without_a_usable_checkpoint_one_sentence_says_so_and_nothing_is_touched(tmp_path: Path) -> None:
-    killed(experiment("fed-raa", tmp_path), 14)
+def test_resume_without_a_usable_checkpoint_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    run_until_killed(experiment("fed-raa", tmp_path), 14)
     for path in newest_first(tmp_path / CHECKPOINTS):
         path.write_bytes(b"junk")
     before = (tmp_path / EVENTS).read_bytes()
@@ -158,7 +158,7 @@ def test_without_a_usable_checkpoint_one_sentence_says_so_and_nothing_is_touched
     assert (tmp_path / EVENTS).read_bytes() == before
 
 
-def test_a_server_killed_before_it_wrote_anything_begins_again(tmp_path: Path) -> None:
+def test_server_killed_before_its_first_event_starts_again(tmp_path: Path) -> None:
     trial = experiment("fed-raa", tmp_path)
     for name in (EVENTS, EVALS):
         (tmp_path / name).touch()
@@ -166,17 +166,17 @@ def test_a_server_killed_before_it_wrote_anything_begins_again(tmp_path: Path) -
     assert History(tmp_path).summary["reason"] == "steps"
 
 
-def test_killed_before_its_first_checkpoint_it_begins_again(tmp_path: Path) -> None:
+def test_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
     run(experiment("fed-raa", tmp_path / "undisturbed"))
     directory = tmp_path / "killed"
-    killed(experiment("fed-raa", directory), 2)
+    run_until_killed(experiment("fed-raa", directory), 2)
     shutil.rmtree(directory / CHECKPOINTS)
     with pytest.warns(RunWarning, match="no checkpoint"):
         resume(directory)
     same_run(directory, tmp_path / "undisturbed")
 
 
-def test_interrupted_while_it_waits_for_its_checkpoint_it_can_be_resumed(tmp_path: Path) -> None:
+def test_run_interrupted_while_it_saves_a_checkpoint_can_be_resumed(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     # As in a notebook, `interrupt` keeps the run's objects alive.
     with (
@@ -209,19 +209,19 @@ def test_log_of_an_ended_run_is_on_the_disk_before_its_summary(tmp_path: Path, m
         assert before_summary[status.st_ino] == status.st_size > 0
 
 
-def test_the_target_is_reached_at_the_same_time(tmp_path: Path) -> None:
+def test_resumed_run_reaches_the_target_at_the_same_time(tmp_path: Path) -> None:
     changes: dict[str, object] = {"target_accuracy": 0.3, "updates": 400, "eval_every": 5}
     undisturbed, directory = tmp_path / "undisturbed", tmp_path / "killed"
     history = run(experiment("fed-raa", undisturbed, **changes))
     assert history.summary["reason"] == "accuracy"
-    killed(experiment("fed-raa", directory, **changes), int(str(history.summary["steps"])) - 1)
+    run_until_killed(experiment("fed-raa", directory, **changes), int(str(history.summary["steps"])) - 1)
     resume(directory)
     same_run(directory, undisturbed)
 
 
-def test_on_the_wall_clock_no_update_is_lost_or_applied_twice(tmp_path: Path) -> None:
+def test_resumed_run_on_the_wall_clock_applies_every_update_once(tmp_path: Path) -> None:
     trial = experiment("fed-raa", tmp_path, clock="wall", time_scale=0.01, updates=60)
-    killed(trial, 20)
+    run_until_killed(trial, 20)
     resume(tmp_path)
     history = lines(tmp_path)
     answered = [line["task"] for line in history if line["kind"] == "commit"]
@@ -231,13 +231,13 @@ def test_on_the_wall_clock_no_update_is_lost_or_applied_twice(tmp_path: Path) ->
     assert times == sorted(times)
 
 
-def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
+def test_runs_that_cannot_be_resumed_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^run: "):
         resume(tmp_path)
     run(experiment("fed-raa", tmp_path / "ended"))
     with refuses("run", "--updates", got=tmp_path / "ended"):
         resume(tmp_path / "ended")
-    killed(experiment("fed-raa", tmp_path / "killed"), 9)
+    run_until_killed(experiment("fed-raa", tmp_path / "killed"), 9)
     config = tmp_path / "killed" / "config.json"
     described = json.loads(config.read_text())
     described["experiment"]["hidden"] = [9]
@@ -250,27 +250,27 @@ def test_what_cannot_be_resumed_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("broken") / "run"
-    killed(experiment("fed-raa", directory), 9)
+def killed_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("killed_run") / "run"
+    run_until_killed(experiment("fed-raa", directory), 9)
     return directory
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_damage_to_the_configuration_is_one_sentence(
-    data: st.DataObject, broken: Path, capsys: pytest.CaptureFixture[str]
+def test_resume_with_a_damaged_config_exits_with_2_and_changes_nothing(
+    data: st.DataObject, killed_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config, log = broken / "config.json", broken / EVENTS
+    config, log = killed_run / "config.json", killed_run / EVENTS
     content, events = config.read_bytes(), log.read_bytes()
     start = data.draw(st.integers(0, content.rindex(b"}") - 1))
     junk = data.draw(st.binary(max_size=8)) if data.draw(st.booleans()) else b""
     config.write_bytes(content[:start] + junk)
     try:
-        assert main(["resume", str(broken), "--quiet"]) == 2
+        assert main(["resume", str(killed_run), "--quiet"]) == 2
     finally:
         config.write_bytes(content)
-    said = capsys.readouterr().err
-    assert said.startswith("fedraa: ")
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("fedraa: ")
+    assert message.count("\n") == 1
     assert log.read_bytes() == events

@@ -63,7 +63,7 @@ def test_killed_buffers_resume_and_replay(fields: dict[str, Any], tmp_path: Path
     check_resume({**SMALL, **fields, "updates": 6}, tmp_path, kill_at=23)
 
 
-def test_buffer_waits_for_clients_and_averages_the_deltas_of_one() -> None:
+def test_buffer_waits_for_enough_clients_and_averages_deltas_of_each_client() -> None:
     method = find_method("fedbuff").replace(buffer_size=3, aggregator="median", server_lr=0.5)
     model = AsyncModel(np.zeros(1, np.float32), 4, 1)
     rule = method.update.bind(model)
@@ -110,7 +110,7 @@ def test_combinations_without_protection_are_refused(fields: dict[str, Any]) -> 
     ],
     ids=lambda fields: "-".join(fields),
 )
-def test_aggregator_with_too_few_deltas_names_the_option_that_gives_it_more(
+def test_error_for_too_few_deltas_names_the_option_that_gives_more(
     fields: dict[str, Any], remedy: dict[str, Any]
 ) -> None:
     (option,) = remedy
@@ -181,7 +181,7 @@ def test_a_deadline_that_the_root_of_fltrust_may_miss_is_refused() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"method": "fedavgm"}, {"method": "heterofl", "compress": "sign"}])
-def test_votes_are_refused_without_a_rate_for_signs(fields: dict[str, Any]) -> None:
+def test_majority_vote_with_the_default_server_lr_is_refused(fields: dict[str, Any]) -> None:
     fields = {"method": "fedavg", "aggregator": "majority", **fields}
     with refuses("server_lr", got=1.0):
         build_run(Experiment(**SMALL, **fields, rounds=2))

@@ -65,7 +65,7 @@ def check_resume_and_replay(fields: dict[str, Any], directory: Path, kill_at: in
     ],
     ids=lambda fields: f"{fields['method']}-{fields['participation']}",
 )
-def test_selection_of_rounds(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_killed_rounds_with_a_selection_resume_and_replay(fields: dict[str, Any], tmp_path: Path) -> None:
     check_resume_and_replay({**fields, "rounds": 8}, tmp_path, kill_at=13)
 
 
@@ -83,7 +83,7 @@ def test_selection_of_rounds(fields: dict[str, Any], tmp_path: Path) -> None:
     ],
     ids=lambda fields: f"{fields['method']}-{fields['next_client']}",
 )
-def test_selection_of_the_next_client(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_selection_of_the_next_client_resumes_and_keeps_the_concurrency(fields: dict[str, Any], tmp_path: Path) -> None:
     whole = check_resume_and_replay({**fields, "updates": 20, "concurrency": 3}, tmp_path, kill_at=13)
     at_work: set[object] = set()
     for line in whole.lines():
@@ -111,7 +111,7 @@ SLOW: dict[str, Any] = {"duration_jitter": 0.3, "compute": "lognormal:1"}
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
-def test_lost_and_partial_work(fields: dict[str, Any], tmp_path: Path) -> None:
+def test_runs_with_lost_or_partial_work_resume_and_replay(fields: dict[str, Any], tmp_path: Path) -> None:
     whole = check_resume_and_replay({**SLOW, **fields, "rounds": 8}, tmp_path, kill_at=9)
     kinds = [line["kind"] for line in whole.lines()]
     cut = [line for line in whole.lines() if "cut_at" in line]
@@ -122,7 +122,7 @@ def test_lost_and_partial_work(fields: dict[str, Any], tmp_path: Path) -> None:
         assert "lost" in kinds
 
 
-def test_the_wall_clock_replays(tmp_path: Path) -> None:
+def test_wall_clock_run_with_a_selection_replays(tmp_path: Path) -> None:
     fields = {**SMALL, "method": "fed-raa", "next_client": "oort", "concurrency": 3, "updates": 20}
     history = run(Experiment(**fields, clock="wall", time_scale=0.01, out=tmp_path / "run"))
     assert "consistent" in fedraa.replay(history.directory)
@@ -159,7 +159,7 @@ WALL: dict[str, Any] = {name: value for name, value in SMALL.items() if name != 
 WALL |= {"method": "fedavg", "clock": "wall", "time_scale": 1e-3, "rounds": 3, "eval_every": 3}
 
 
-def test_deadlines_of_the_wall_clock_lose_the_tasks_that_do_not_arrive(tmp_path: Path) -> None:
+def test_deadline_of_the_wall_clock_loses_late_tasks(tmp_path: Path) -> None:
     """Eight tasks of 60 ms each, one after the other: about four arrive before a deadline of 250 ms."""
     fields = {**WALL, "deadline": 0.25, "out": tmp_path / "run"}
     with pytest.raises(Killed):
@@ -194,7 +194,7 @@ def test_partial_work_on_the_wall_clock_follows_the_measured_times(tmp_path: Pat
     assert "consistent" in fedraa.replay(history.directory)
 
 
-def test_deadline_of_the_wall_clock_before_every_update_leaves_the_model(tmp_path: Path) -> None:
+def test_deadline_of_the_wall_clock_before_every_update_keeps_the_model(tmp_path: Path) -> None:
     fields = {**WALL, "clients": 2, "deadline": 0.02, "out": tmp_path / "run"}
     with pytest.warns(RunWarning):
         history = run(Experiment(**fields), model=SlowModel())
@@ -240,13 +240,13 @@ def test_power_of_choice_takes_the_clients_with_the_highest_loss(tmp_path: Path)
         ("next_client", {"method": "fed-raa", "next_client": "nobody", "concurrency": 3}),
     ],
 )
-def test_a_selection_that_does_not_fit_is_refused(field: str, fields: dict[str, Any], tmp_path: Path) -> None:
+def test_invalid_selection_is_refused(field: str, fields: dict[str, Any], tmp_path: Path) -> None:
     with refuses(field):
         run(Experiment(**{**SMALL, **fields}, out=tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_partial_work_is_the_largest_number_of_steps_that_fits(tmp_path: Path) -> None:
+def test_partial_work_is_the_largest_number_of_steps_before_the_deadline(tmp_path: Path) -> None:
     """Without transfer and jitter a step takes 1/8 of a task, so tau = floor(D / (duration / 8)), at most 8."""
     fields = {**SMALL, "method": "fedavg", "compute": "lognormal:1", "duration_jitter": 0, "local_steps": 8}
     whole = run(Experiment(**fields, rounds=1, out=tmp_path / "whole"))
@@ -264,14 +264,14 @@ def test_partial_work_is_the_largest_number_of_steps_that_fits(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("participation", ["all", "bernoulli:0.5", "sample:3"])
-def test_over_selection_without_other_clients_is_refused_with_a_remedy_that_works(participation: str) -> None:
+def test_over_selection_without_other_clients_is_refused(participation: str) -> None:
     fields: dict[str, Any] = {"method": "fedavg", "clients": 3, "over_selection": 1.5}
     with refuses("over_selection", "participation", got=1.5):
         build_run(Experiment(**fields, participation=participation))
     build_run(Experiment(**fields, participation="sample:1"))
 
 
-def test_over_selection_takes_the_first_answers(tmp_path: Path) -> None:
+def test_over_selection_uses_the_first_updates(tmp_path: Path) -> None:
     """Of ceil(1.5 * 4) clients the server uses the four fastest. The others cost computation until the round ends."""
     fields = {**SMALL, "method": "fedavg", "compute": "lognormal:1", "duration_jitter": 0, "rounds": 1}
     history = run(Experiment(**fields, participation="sample:4", over_selection=1.5, out=tmp_path / "run"))
@@ -287,7 +287,7 @@ def test_over_selection_takes_the_first_answers(tmp_path: Path) -> None:
     assert [lost[client] for client in lost] == pytest.approx([whole * end / costs[client] for client in lost])
 
 
-def test_replay_finds_a_wrong_lost_line(tmp_path: Path) -> None:
+def test_replay_finds_a_wrong_reason_of_a_lost_task(tmp_path: Path) -> None:
     fields = {**SMALL, "method": "fedavg", "participation": "sample:4", "deadline": 0.05, "compute": "lognormal:1"}
     directory = run(Experiment(**fields, rounds=4, out=tmp_path / "run")).directory
     log = (directory / "events.jsonl").read_text()

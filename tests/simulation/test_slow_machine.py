@@ -114,5 +114,5 @@ def test_the_clock_starts_when_the_workers_have_started(time: Time, tmp_path: Pa
     assert [first[task]["waited"] for task in range(3)] == pytest.approx([0, 0, 0.3], abs=0.15)
 
 
-def test_the_log_is_consistent_with_what_was_learned(time: Time, tmp_path: Path) -> None:
+def test_log_with_learned_costs_replays(time: Time, tmp_path: Path) -> None:
     assert "consistent" in replay(simulate(tmp_path / "run", time, clock="wall").directory)

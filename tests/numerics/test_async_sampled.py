@@ -30,12 +30,12 @@ METHODS = list_methods()
 ARRIVALS = (2, 0, 2, 1, 1, 0, 0, 2)
 
 
-def own(method: str, **choices: Any) -> Method:
+def custom_method(method: str, **choices: Any) -> Method:
     return replace(METHODS[method], **choices)
 
 
-def played(run: RunSpec) -> Stepped:
-    """Return the server after updates of clients in the order of `ARRIVALS`. Each client gets its next task at once."""
+def run_arrivals(run: RunSpec) -> Stepped:
+    """Return the server after updates of clients in the order of `ARRIVALS`. Each client then gets its next task."""
     stepped = Stepped(run)
     out = {client: stepped.server.assign(client, 0.0) for client in range(CLIENTS)}
     for client in ARRIVALS:
@@ -44,9 +44,12 @@ def played(run: RunSpec) -> Stepped:
     return stepped
 
 
-def test_whole_models_are_fedasync_bit_for_bit() -> None:
-    drawn = own("fedasync", schedule=AsyncSampled(), submodel=Full())
-    ours, theirs = played(spec(drawn, staleness="polynomial")), played(spec("fedasync", staleness="polynomial"))
+def test_sampled_whole_models_equal_fedasync() -> None:
+    drawn = custom_method("fedasync", schedule=AsyncSampled(), submodel=Full())
+    ours, theirs = (
+        run_arrivals(spec(drawn, staleness="polynomial")),
+        run_arrivals(spec("fedasync", staleness="polynomial")),
+    )
     np.testing.assert_array_equal(ours.server.params, theirs.server.params)
     for kind in ("dispatch", "commit"):
         fields = ("client", "version", "step", "cost", "bytes_down") if kind == "dispatch" else ("staleness", "weight")
@@ -55,7 +58,7 @@ def test_whole_models_are_fedasync_bit_for_bit() -> None:
 
 
 @pytest.mark.parametrize("method", ["heterofl-async", "fedrolex-async", "bernoulli-async"])
-def test_what_was_trained_is_mixed_in_where_it_was_trained(method: str) -> None:
+def test_update_mixes_only_the_trained_coordinates(method: str) -> None:
     """theta <- (1 - a) theta + a w on the trained coordinates with a = .6 / sqrt(1 + staleness).
 
     The other coordinates keep their bits.
@@ -63,7 +66,7 @@ def test_what_was_trained_is_mixed_in_where_it_was_trained(method: str) -> None:
     stepped = Stepped(spec(method))
     server, theta = stepped.server, stepped.server.params.astype(np.float64)
     out = {client: server.assign(client, 0.0) for client in range(CLIENTS)}
-    sizes, untouched = set(), 0
+    sizes, kept_coordinates = set(), 0
     for step, client in enumerate(ARRIVALS):
         task, before = out[client], server.params.copy()
         assignment = server.task_table.in_flight[task.id].assignment
@@ -76,14 +79,14 @@ def test_what_was_trained_is_mixed_in_where_it_was_trained(method: str) -> None:
         rest = np.setdiff1d(np.arange(len(theta)), where)
         np.testing.assert_array_equal(server.params[rest], before[rest])
         sizes.add(len(where))
-        untouched += len(rest)
+        kept_coordinates += len(rest)
         out[client] = server.assign(client, 1.0)
     assert len(sizes) > 1 or method == "bernoulli-async"
-    assert untouched > 0
+    assert kept_coordinates > 0
     assert [line["staleness"] for line in stepped.records.of("commit")] == [0, 1, 1, 3, 0, 3, 0, 4]
 
 
-def test_a_policy_sees_the_model_as_it_stands_also_after_a_restart() -> None:
+def test_policy_sees_the_current_model_also_after_a_restore() -> None:
     """OAP masks the smallest weights of the current version. A restored server draws the same masks."""
     run = spec(Method(submodel=Pruned(), update=ConvexMix(), schedule=AsyncSampled(), name="own"), capacities=(0.5,))
     stepped, masks = Stepped(run), []
@@ -99,8 +102,8 @@ def test_a_policy_sees_the_model_as_it_stands_also_after_a_restart() -> None:
     assert (masks[0] != masks[2]).any()
 
 
-def test_a_rolling_window_moves_on_with_every_version() -> None:
-    stepped = Stepped(spec(own("fedrolex-async"), capacities=(0.4,)))
+def test_rolling_window_moves_with_every_version() -> None:
+    stepped = Stepped(spec(custom_method("fedrolex-async"), capacities=(0.4,)))
     indices = []
     for _ in range(3):
         task = stepped.server.assign(0, 0.0)
@@ -110,9 +113,9 @@ def test_a_rolling_window_moves_on_with_every_version() -> None:
     assert (indices[1] != indices[2]).any()
 
 
-def test_any_rule_goes_with_it() -> None:
+def test_buffered_rule_adds_the_deltas_of_trained_coordinates() -> None:
     """With masks and a buffer of one update per client: theta + 1/N sum of the deltas on trained coordinates."""
-    stepped = Stepped(spec(own("bernoulli-async", update=FedBuffRule(CLIENTS, "constant"))))
+    stepped = Stepped(spec(custom_method("bernoulli-async", update=FedBuffRule(CLIENTS, "constant"))))
     theta, total = stepped.server.params.astype(np.float64), np.zeros(44)
     tasks = [stepped.server.assign(client, 0.0) for client in range(CLIENTS)]
     for task in tasks:
@@ -122,7 +125,7 @@ def test_any_rule_goes_with_it() -> None:
     close(stepped.server.params, theta + total / CLIENTS)
 
 
-def test_what_needs_rounds_is_refused() -> None:
+def test_policy_that_needs_rounds_is_refused() -> None:
     method = Method(submodel=AdaptivePruning(), update=ConvexMix(), schedule=AsyncSampled(), name="mine")
     with refuses("submodel", "AdaptivePruning"):
         build_run(Experiment(method=method, engine="local"))

@@ -69,7 +69,7 @@ def received() -> Weights:
         {"sam_rho": 0.2, "prox_mu": 0.5, "momentum": 0.9},
     ],
 )
-def test_terms(terms: dict[str, float]) -> None:
+def test_terms_follow_the_formula(terms: dict[str, float]) -> None:
     """A task has two epochs of batches of 8, 8 and 7 samples."""
     got = result(LocalTraining(**({"momentum": 0.0} | terms), batch_size=8, epochs=2))
     expected = train(received(), batches(8, 2), lr=LR, **terms).flat()
@@ -85,7 +85,7 @@ def test_steps_replace_epochs() -> None:
     np.testing.assert_allclose(got, expected, atol=1e-6)
 
 
-def test_counts_of_steps_and_samples() -> None:
+def test_local_training_counts_its_steps_and_samples() -> None:
     model = traced()
     for solver, steps, samples in [
         (LocalTraining(batch_size=8, epochs=2), 6, 46),
@@ -122,7 +122,7 @@ def test_sam_takes_its_gradient_at_distance_rho_on_the_same_minibatch(radius: fl
     assert update.loss == pytest.approx(np.mean(losses), rel=1e-5)
 
 
-def test_sam_where_the_gradient_vanishes_stays_put() -> None:
+def test_sam_with_a_zero_gradient_does_not_move() -> None:
     """All samples have one label, and the softmax is one-hot: the gradient is 0, and 0 / 0 must not give NaN."""
     model = traced()
     sure = flatten_parameters(model.module)
@@ -149,7 +149,7 @@ def test_fragment_scale_makes_full_logits_the_mean_of_the_fragments() -> None:
     torch.testing.assert_close(total, model.module(x).detach())
 
 
-def test_fragment_scale_leaves_tokens_alone() -> None:
+def test_fragment_scale_does_not_scale_tokens() -> None:
     """The units of an embedding are its dimension 1. Its inputs are tokens, which are not scaled."""
     net = nn.Sequential(nn.Embedding(7, 8), nn.Flatten(), nn.Linear(8 * 3, 2))
     found = trace_module(net, torch.zeros(2, 3, dtype=torch.long))
@@ -174,7 +174,7 @@ def test_fragment_scale_trains_the_scaled_network() -> None:
     np.testing.assert_allclose(got.params, expected.flat(), atol=1e-6)
 
 
-def test_learning_rate_is_the_tasks() -> None:
+def test_step_is_proportional_to_the_learning_rate_of_the_task() -> None:
     model = traced()
     trainer = Trainer(model, LocalTraining(momentum=0.0, batch_size=23, epochs=1), seed=SEED)
     start = flatten_parameters(model.module)
@@ -183,7 +183,7 @@ def test_learning_rate_is_the_tasks() -> None:
 
 
 @pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam_rho": 0.1, "prox_mu": 0.1}])
-def test_a_task_does_not_know_what_was_trained_before(terms: dict[str, Any]) -> None:
+def test_result_of_a_task_does_not_depend_on_earlier_tasks(terms: dict[str, Any]) -> None:
     """The bits of a task do not depend on earlier tasks of the worker, also with dropout."""
     model = traced(20, nn.Dropout(0.5))
     solver = LocalTraining(**terms, batch_size=8, epochs=2)

@@ -25,9 +25,9 @@ FLOPS = 2 * HIDDEN * (3 * CLASSES + 2 * FEATURES)
 SPLIT = 1 / 3 + 2 / 3 / 10
 # The cost of a task on n samples with `trained` trained coordinates: the FLOPs as a multiple of those of the full
 # model, bytes down, and bytes up.
-Bill = Callable[[int, int], tuple[float, float, float]]
+TaskCost = Callable[[int, int], tuple[float, float, float]]
 
-BILLS: dict[str, tuple[str, dict[str, Any], Bill]] = {
+TASK_COSTS: dict[str, tuple[str, dict[str, Any], TaskCost]] = {
     "fedavg": ("fedavg", {}, lambda n, trained: (1, D, D)),
     "fedprox": ("fedprox", {}, lambda n, trained: (1, D, D)),
     "fedadam": ("fedadam", {}, lambda n, trained: (1, D, D)),
@@ -110,10 +110,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", BILLS)
-def test_bill(name: str, fleet: Path) -> None:
+@pytest.mark.parametrize("name", TASK_COSTS)
+def test_task_cost_and_traffic_follow_from_the_algorithm(name: str, fleet: Path) -> None:
     """Check the second round, or the first tasks of an asynchronous method. The average shard has 60 / 3 samples."""
-    method, flags, bill = BILLS[name]
+    method, flags, expected_cost = TASK_COSTS[name]
     run = spec(method, compute=str(fleet), **flags)
     stepped = Stepped(run)
     if not run.method.asynchronous:
@@ -126,7 +126,7 @@ def test_bill(name: str, fleet: Path) -> None:
         n = int(run.data.sizes[task.client])
         covered = len(task.params) if task.mask is None else int(task.mask.sum())
         assert task.mask is None or 0 < covered < 44
-        work, down, up = bill(n, covered)
+        work, down, up = expected_cost(n, covered)
         assert dispatched[task.id]["bytes_down"] == down
         assert committed[task.id]["bytes_up"] == task.bytes_up == up
         unit = EPOCHS * n / (REFERENCE * SAMPLES / CLIENTS)
@@ -157,14 +157,14 @@ def test_expected_duration_includes_activations_and_extra_buffers(fleet: Path, m
         ("splitfed", {}, 4 * FEATURES / (2 * (3 * CLASSES + 2 * FEATURES))),
     ],
 )
-def test_flops(method: str, flags: dict[str, Any], multiple: float) -> None:
+def test_flops_are_the_multiple_of_the_algorithm(method: str, flags: dict[str, Any], multiple: float) -> None:
     stepped = Stepped(spec(method, **flags))
     stepped.round()
     for line in stepped.records.of("commit"):
         assert line["flops"] == pytest.approx(multiple * FLOPS * EPOCHS * line["samples"])
 
 
-def test_steps_are_billed_sample_by_sample() -> None:
+def test_traffic_of_a_split_model_counts_the_samples_of_its_steps() -> None:
     """Seven steps over 20 samples in minibatches of six have 6, 6, 6, 2, 6, 6 and 6 samples.
 
     Traffic counts these samples.
@@ -179,7 +179,7 @@ def test_steps_are_billed_sample_by_sample() -> None:
     assert sum(line["bytes_down"] - STEM for line in stepped.records.of("dispatch")) == channel.down
 
 
-def test_full_batch_gradients_cross_the_wire_too() -> None:
+def test_traffic_of_a_split_model_counts_full_batch_gradients() -> None:
     stepped = Stepped(spec("splitfed+mimelite"))
     tasks = stepped.round()
     channel = stepped.trainer._model(()).module.channel

@@ -22,17 +22,17 @@ METHODS = list_methods()
 
 @pytest.mark.parametrize("server", ["fedavg", "fedprox", "scaffold", "fedadam"])
 @pytest.mark.parametrize("submodel", ["ist", "oap", "prunefl", "fedrolex"])
-def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: str) -> None:
+def test_combinations_of_subdismo_table_1_compose_and_run(submodel: str, server: str) -> None:
     """A combination a+b has the submodels and the coverage of a, and the local training and the server step of b."""
-    crossed, base, other = find_method(f"{submodel}+{server}"), METHODS[submodel], METHODS[server]
-    assert isinstance(crossed.update, Mean)
+    combined, base, other = find_method(f"{submodel}+{server}"), METHODS[submodel], METHODS[server]
+    assert isinstance(combined.update, Mean)
     assert isinstance(base.update, Mean)
     assert isinstance(other.update, Mean)
-    assert (crossed.submodel, crossed.schedule) == (base.submodel, base.schedule)
-    assert (crossed.update.aggregator, crossed.update.owned_head) == (base.update.aggregator, base.update.owned_head)
-    assert (crossed.update.optimizer, crossed.update.auxiliary) == (other.update.optimizer, other.update.auxiliary)
-    assert (crossed.local.prox_mu, crossed.local.control) == (other.local.prox_mu, other.local.control)
-    assert (crossed.local.squares, crossed.local.label_masked) == (base.local.squares, base.local.label_masked)
+    assert (combined.submodel, combined.schedule) == (base.submodel, base.schedule)
+    assert (combined.update.aggregator, combined.update.owned_head) == (base.update.aggregator, base.update.owned_head)
+    assert (combined.update.optimizer, combined.update.auxiliary) == (other.update.optimizer, other.update.auxiliary)
+    assert (combined.local.prox_mu, combined.local.control) == (other.local.prox_mu, other.local.control)
+    assert (combined.local.squares, combined.local.label_masked) == (base.local.squares, base.local.label_masked)
     stepped = Stepped(spec(f"{submodel}+{server}"))
     before = stepped.server.params.copy()
     for _ in range(2):
@@ -42,20 +42,20 @@ def test_crossings_of_subdismos_table_1_compose_and_run(submodel: str, server: s
 
 
 @pytest.mark.parametrize("name", ["fedasync+ditto", "fed-raa+apfl", "heterofl-async+fedprox"])
-def test_crossing_without_rounds_has_the_server_of_one_and_the_local_training_of_the_other(name: str) -> None:
-    crossed = find_method(name)
+def test_asynchronous_combination_has_the_server_of_a_and_the_training_of_b(name: str) -> None:
+    combined = find_method(name)
     base, other = (METHODS[part] for part in name.split("+"))
-    assert (crossed.submodel, crossed.update, crossed.schedule) == (base.submodel, base.update, base.schedule)
-    assert (crossed.local.algorithm, crossed.local.prox_mu) == (other.local.algorithm, other.local.prox_mu)
-    assert (crossed.local.momentum, crossed.local.label_masked) == (other.local.momentum, base.local.label_masked)
-    assert crossed.paper_settings is None
+    assert (combined.submodel, combined.update, combined.schedule) == (base.submodel, base.update, base.schedule)
+    assert (combined.local.algorithm, combined.local.prox_mu) == (other.local.algorithm, other.local.prox_mu)
+    assert (combined.local.momentum, combined.local.label_masked) == (other.local.momentum, base.local.label_masked)
+    assert combined.paper_settings is None
 
 
 # Two clients train a quarter and one trains a half. No client trains the other half.
 OAP = {"capacities": (0.25, 0.5)}
 
 
-def test_scaffold_on_masks() -> None:
+def test_scaffold_on_masks_follows_the_formula() -> None:
     """c and c_i have all coordinates, but a client uses and updates only the coordinates that it trains.
 
     A coordinate of theta moves by the mean over the clients that trained it, and of c by their sum divided by all N.
@@ -69,7 +69,7 @@ def test_scaffold_on_masks() -> None:
         delta, change, cover = np.zeros(len(theta)), np.zeros(len(theta)), np.zeros(len(theta))
         for n, mask in masks.items():
             assert mask is not None
-            y = sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, mask=mask, bend=lambda g, d=c - own[n]: g + d)
+            y = sgd(theta, minibatches(run, n, turn), WIDTHS, lr=LR, mask=mask, transform=lambda g, d=c - own[n]: g + d)
             new = np.where(mask, own[n] - c + (theta - y) / (steps(run, n) * LR), own[n])
             delta += mask * (y - theta)
             cover += mask
@@ -83,7 +83,7 @@ def test_scaffold_on_masks() -> None:
     assert np.abs(c).max() > 0.01
 
 
-def test_adam_skips_what_nobody_covers() -> None:
+def test_adam_skips_coordinates_that_no_client_trains() -> None:
     """Untrained coordinates keep their moments and their step count.
 
     Otherwise the momentum would change their weights.
@@ -115,8 +115,8 @@ class Masked:
         self.masks: list[npt.NDArray[np.bool_]] = []
         self.cover = np.zeros(len(self.theta), int)
 
-    def round(self, bend: Any) -> list[Array]:
-        """Train a round. Return w - m theta for each client n, which steps along `bend(n, gradient, w - m theta)`."""
+    def round(self, transform: Any) -> list[Array]:
+        """Train a round along `transform(n, gradient, w - m theta)`. Return w - m theta for each client n."""
         self.turn += 1
         self.masks = [task.mask for task in self.stepped.round() if task.mask is not None]
         self.cover = np.sum(self.masks, axis=0)
@@ -125,7 +125,7 @@ class Masked:
             received = self.theta * mask
             w = received
             for x, y in minibatches(self.run, n, self.turn):
-                w = w - LR * mask * bend(n, loss_gradient(w, x, y, WIDTHS, mask)[1], w - received)
+                w = w - LR * mask * transform(n, loss_gradient(w, x, y, WIDTHS, mask)[1], w - received)
             deltas.append(w - received)
         return deltas
 
@@ -135,7 +135,7 @@ class Masked:
         return np.asarray((shares * vectors).sum(axis=0) / np.maximum(shares.sum(axis=0), 1e-9))
 
 
-def test_fedcm_keeps_the_direction_of_coordinates_that_nobody_covers() -> None:
+def test_fedcm_keeps_the_direction_of_coordinates_that_no_client_trains() -> None:
     system = Masked("fedcm")
     direction, kept = np.zeros(44), 0
     mean_steps = np.mean([steps(system.run, n) for n in range(CLIENTS)])
@@ -149,7 +149,7 @@ def test_fedcm_keeps_the_direction_of_coordinates_that_nobody_covers() -> None:
     assert kept
 
 
-def test_mimelite_keeps_the_momentum_of_coordinates_that_nobody_covers() -> None:
+def test_mimelite_keeps_the_momentum_of_coordinates_that_no_client_trains() -> None:
     """A client's full-batch gradient is at m theta. Only its trained coordinates count in the mean."""
     system = Masked("mimelite", weights="samples")
     momentum, kept = np.zeros(44), 0
@@ -167,7 +167,7 @@ def test_mimelite_keeps_the_momentum_of_coordinates_that_nobody_covers() -> None
     assert kept
 
 
-def test_feddyn_does_not_move_coordinates_that_nobody_covers() -> None:
+def test_feddyn_does_not_move_coordinates_that_no_client_trains() -> None:
     system = Masked("feddyn", prox_mu=0.3)
     drifts, h, kept = np.zeros((CLIENTS, 44)), np.zeros(44), 0
     for _ in range(4):
@@ -201,7 +201,7 @@ def test_feddyn_does_not_move_coordinates_that_nobody_covers() -> None:
         ("oap+adam", "adam"),
     ],
 )
-def test_crossing_that_makes_no_sense_is_refused_by_name(name: str, got: str) -> None:
+def test_invalid_combination_is_refused(name: str, got: str) -> None:
     with refuses("method", got=got):
         resolve_method(Experiment(method=name))
 
@@ -211,7 +211,7 @@ def test_crossing_that_makes_no_sense_is_refused_by_name(name: str, got: str) ->
     "flags",
     [{"momentum": 0.5}, {"clip": 1.0}, {"compress": "topk:0.1"}],
 )
-def test_what_breaks_the_control_variate_is_refused(method: str, flags: dict[str, Any]) -> None:
+def test_settings_that_break_the_control_variate_are_refused(method: str, flags: dict[str, Any]) -> None:
     """(theta - y) / (T eta_l) is the mean gradient only with plain SGD."""
     ((field, value),) = flags.items()
     with refuses(field, method, got=value):
@@ -221,7 +221,7 @@ def test_what_breaks_the_control_variate_is_refused(method: str, flags: dict[str
     )
 
 
-def test_local_momentum_inflates_option_ii() -> None:
+def test_local_momentum_doubles_the_control_variate() -> None:
     """With a constant gradient g, SGD with momentum .5 moves nearly twice as far, so that c_i is twice as large."""
     w, v, t = 0.0, 0.0, 50
     for _ in range(t):
@@ -231,7 +231,7 @@ def test_local_momentum_inflates_option_ii() -> None:
 
 
 @pytest.mark.parametrize("method", ["fedcm", "mofedsam", "mimelite", "heterofl+fedcm"])
-def test_a_second_momentum_is_refused(method: str) -> None:
+def test_local_momentum_beside_a_server_momentum_is_refused(method: str) -> None:
     """With FedCM and local momentum .5, Delta <- (.1 g + .9 Delta) / (1 - .5) grows by the factor 1.8 per round."""
     with refuses("momentum", method, got=0.5):
         resolve_method(Experiment(method=method, momentum=0.5))
@@ -239,19 +239,19 @@ def test_a_second_momentum_is_refused(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["ra-fed", "ram-fed", "fedsam", "fedadam", "fedrobust", "fedavg", "fedasync"])
-def test_what_harms_nothing_goes_together(method: str) -> None:
+def test_harmless_combinations_of_settings_are_accepted(method: str) -> None:
     """RAM-Fed's experiments use momentum .5. Its memory is divided by the learning rate and multiplied by it again."""
     resolve_method(Experiment(method=method, momentum=0.5, clip=1.0, compress="topk:0.1", lr_schedule="cosine:10"))
 
 
-def test_every_full_model_mean_can_be_crossed() -> None:
-    crossable = [
+def test_every_mean_of_full_models_combines_with_oap() -> None:
+    combinable = [
         name
         for name, method in METHODS.items()
         if method.submodel == Full() and isinstance(method.update, Mean) and method.update.aggregator == CoverageMean()
     ]
-    assert {"fedavg", "fedprox", "scaffold", "fedadam", "fedcm", "fedsam"} <= set(crossable)
-    for name in crossable:
+    assert {"fedavg", "fedprox", "scaffold", "fedadam", "fedcm", "fedsam"} <= set(combinable)
+    for name in combinable:
         assert find_method(f"oap+{name}").submodel == METHODS["oap"].submodel
 
 
@@ -259,18 +259,18 @@ def cohort_of(text: str, round: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(draw_cohort(PARTICIPATION.resolve(text), 5, round, seed))
 
 
-def test_participation_draws_whom_it_says() -> None:
+def test_participation_draws_cohorts_of_the_specified_size() -> None:
     assert cohort_of("all", 3) == (0, 1, 2, 3, 4)
     drawn = [cohort_of("sample:2", round) for round in range(200)]
     assert {len(cohort) for cohort in drawn} == {2}
     assert all(a < b for a, b in drawn)
-    # These are all pairs of five methods.
+    # These are all pairs of five clients.
     assert len(set(drawn)) == 10
     assert drawn == [cohort_of("sample:2", round) for round in range(200)]
     assert drawn != [cohort_of("sample:2", round, 1) for round in range(200)]
 
 
-def test_bernoulli_draws_each_on_its_own_and_never_nobody() -> None:
+def test_bernoulli_draws_clients_independently_and_no_empty_cohort() -> None:
     """With P = .1 and 5 clients, .9^5 = 59 % of the cohorts are empty and are drawn again. So E = .5 / .41 = 1.22."""
     cohorts = [cohort_of("bernoulli:0.1", round) for round in range(2000)]
     sizes = [len(cohort) for cohort in cohorts]
@@ -303,7 +303,7 @@ def test_bad_participation_is_refused(spec: str) -> None:
         cohort_of(spec, 0)
 
 
-def test_the_mean_is_over_the_cohort_alone() -> None:
+def test_mean_is_over_the_cohort_only() -> None:
     """theta <- sum n_i w_i / sum n_i over the clients of the round. A client's turn counts only its own tasks."""
     run = spec("fedavg", momentum=0.0, participation="bernoulli:0.4")
     stepped, theta, turns, sizes = Stepped(run), start(run), [0] * CLIENTS, run.data.sizes
@@ -319,6 +319,6 @@ def test_the_mean_is_over_the_cohort_alone() -> None:
     assert len(cohorts) > 1
 
 
-def test_a_weight_of_fresh_gradients_needs_a_momentum_to_be_fresh_beside() -> None:
+def test_grad_mix_without_a_server_momentum_is_refused() -> None:
     with refuses("local.grad_mix", "fedavg", got=0.5):
         resolve_method(Experiment(method="fedavg", override={"local.grad_mix": 0.5}))

@@ -52,7 +52,9 @@ def same_run_and_config(directory: Path, other: Path) -> None:
         ("ram-fed", {"rounds": 4}, {"rounds": 5}),
     ],
 )
-def test_a_run_that_ended_goes_on(method: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path) -> None:
+def test_extended_run_equals_a_run_with_the_larger_limit(
+    method: str, before: dict[str, Any], after: dict[str, Any], tmp_path: Path
+) -> None:
     run(Experiment(method=method, **SMALL, **before, out=tmp_path / "short"))
     run(Experiment(method=method, **SMALL, **before | after, out=tmp_path / "long"))
     assert len(lines(tmp_path / "long")) > len(lines(tmp_path / "short"))
@@ -76,14 +78,14 @@ def test_extended_run_that_keeps_values_of_the_first_limit_gives_a_warning(tmp_p
     assert digests["extended", False] != digests["long", False]
 
 
-def test_it_goes_on_again_and_again(tmp_path: Path) -> None:
+def test_run_can_be_extended_several_times(tmp_path: Path) -> None:
     directory = run(Experiment(**SMALL, updates=5, eval_every=3, out=tmp_path / "short")).directory
     for updates in (6, 7, 11):
         resume(directory, updates=updates)
     same_run_and_config(directory, run(Experiment(**SMALL, updates=11, eval_every=3, out=tmp_path / "long")).directory)
 
 
-def test_what_was_trained_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extended_run_does_not_train_a_task_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = run(Experiment(**SMALL, updates=20, out=tmp_path / "short")).directory
     committed = {line["task"] for line in lines(directory) if line["kind"] == "commit"}
     trained: list[int] = []
@@ -103,7 +105,7 @@ def test_what_was_trained_is_not_trained_again(tmp_path: Path, monkeypatch: pyte
     assert len(trained) == len(set(trained))
 
 
-def test_killed_while_it_goes_on_it_can_be_resumed(tmp_path: Path) -> None:
+def test_killed_extension_can_be_resumed(tmp_path: Path) -> None:
     directory = run(Experiment(**SMALL, updates=7, eval_every=3, out=tmp_path / "short")).directory
     with pytest.raises(Killed):
         resume(directory, updates=15, callbacks=[KillAt(10)])
@@ -131,7 +133,7 @@ def test_run_whose_limits_another_process_changes_before_the_start_is_refused(
     assert "consistent (" in replay(directory)
 
 
-def test_a_run_that_was_interrupted_goes_on_for_longer(tmp_path: Path) -> None:
+def test_interrupted_run_can_be_extended(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         run(Experiment(**SMALL, updates=7, checkpoint_every=3, out=tmp_path / "short"), callbacks=[KillAt(4)])
     resume(tmp_path / "short", updates=15)
@@ -139,7 +141,7 @@ def test_a_run_that_was_interrupted_goes_on_for_longer(tmp_path: Path) -> None:
     same_run_and_config(tmp_path / "short", long)
 
 
-def test_without_a_checkpoint_it_begins_anew_and_comes_out_the_same(tmp_path: Path) -> None:
+def test_extended_run_without_a_checkpoint_restarts_and_ends_the_same(tmp_path: Path) -> None:
     directory = run(Experiment(**SMALL, updates=7, eval_every=3, out=tmp_path / "short")).directory
     for path in (directory / CHECKPOINTS).iterdir():
         path.unlink()
@@ -173,9 +175,7 @@ def test_run_that_cannot_be_extended_is_refused_and_unchanged(
     assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
 
 
-def test_stopped_between_its_limit_and_its_end_it_can_still_go_on_for_longer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_stopped_after_its_limit_can_be_extended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collect = Loop._collect_evaluation
 
     def collect_and_stop(loop: Loop, timeout: float) -> bool:
@@ -208,7 +208,7 @@ def test_resume_without_the_model_object_names_the_argument(tmp_path: Path) -> N
         resume(directory, model=other, updates=12)
 
 
-def test_parts_of_a_script_that_is_gone_are_named(tmp_path: Path) -> None:
+def test_resume_names_components_whose_script_is_missing(tmp_path: Path) -> None:
     directory = run(Experiment(**SMALL, updates=5, out=tmp_path / "own")).directory
     config = json.loads((directory / CONFIG).read_text())
     config["experiment"] |= {"scheduler": "__main__:LowestLoss(patience=3)", "model": "notes.<locals>:net"}

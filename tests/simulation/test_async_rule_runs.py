@@ -29,14 +29,14 @@ METHODS = list_methods()
 UNEVEN = {"compute": "lognormal:1", "seed": 3}
 
 
-def of(history: fl.History, kind: str) -> pd.DataFrame:
+def lines_of_kind(history: fl.History, kind: str) -> pd.DataFrame:
     events = history.events
     return events[events["kind"] == kind].dropna(axis=1, how="all").reset_index(drop=True)
 
 
-def test_ringmaster_accepts_what_is_fresher_than_its_limit(tmp_path: Path) -> None:
+def test_ringmaster_applies_only_updates_below_its_delay_limit(tmp_path: Path) -> None:
     history = simulate("ringmaster", tmp_path, 200, override={"update.delay_limit": 4}, **UNEVEN)
-    commits = of(history, "commit")
+    commits = lines_of_kind(history, "commit")
     ignored = commits["weight"] == 0
     assert ((commits["staleness"] >= 4) == ignored).all()
     assert (~ignored).sum() == commits["version"].iloc[-1] == 200
@@ -46,10 +46,10 @@ def test_ringmaster_accepts_what_is_fresher_than_its_limit(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("clients", [1, 2, 7])
-def test_ringleader_makes_a_step_for_every_client_in_a_round(clients: int, tmp_path: Path) -> None:
+def test_ringleader_makes_one_step_per_client_in_a_round(clients: int, tmp_path: Path) -> None:
     rounds = 30
     history = simulate("ringleader", tmp_path, rounds * clients, **UNEVEN | {"clients": clients})
-    commits, sent = of(history, "commit"), of(history, "dispatch")
+    commits, sent = lines_of_kind(history, "commit"), lines_of_kind(history, "dispatch")
     steps = commits[commits["version"].diff().fillna(commits["version"]) > 0]
     # There are N steps, one for each client.
     for number in range(rounds):
@@ -66,11 +66,11 @@ def test_ringleader_makes_a_step_for_every_client_in_a_round(clients: int, tmp_p
     assert "consistent" in replay(tmp_path)
 
 
-def test_a_version_that_is_held_costs_no_download(tmp_path: Path) -> None:
+def test_repeated_version_costs_no_download(tmp_path: Path) -> None:
     """The cost is one unit of computation at speed 1 and the upload, without the download."""
     fleet = tmp_path / "fleet.csv"
     fleet.write_text("compute,downlink,uplink\n" + "1,4,2\n" * CLIENTS)
-    sent = of(simulate("ringleader", tmp_path / "run", 40, compute=str(fleet)), "dispatch")
+    sent = lines_of_kind(simulate("ringleader", tmp_path / "run", 40, compute=str(fleet)), "dispatch")
     again = sent["bytes_down"] == 0
     # A cost of 1 is five epochs of the full model on an average shard.
     epochs = 5 / 5
@@ -78,7 +78,7 @@ def test_a_version_that_is_held_costs_no_download(tmp_path: Path) -> None:
     assert sent["cost"][again].unique() == pytest.approx([epochs + 1 / 2])
 
 
-def test_a_log_that_sends_where_a_version_is_held_is_refused(tmp_path: Path) -> None:
+def test_replay_refuses_a_download_of_a_repeated_version(tmp_path: Path) -> None:
     simulate("ringleader", tmp_path, 30, **UNEVEN)
     path = tmp_path / "events.jsonl"
     lines = path.read_text().splitlines(keepends=True)
@@ -89,7 +89,7 @@ def test_a_log_that_sends_where_a_version_is_held_is_refused(tmp_path: Path) -> 
         replay(tmp_path)
 
 
-def test_a_log_that_takes_in_what_is_ignored_is_refused(tmp_path: Path) -> None:
+def test_replay_refuses_a_weight_of_an_ignored_update(tmp_path: Path) -> None:
     simulate("ringmaster", tmp_path, 60, override={"update.delay_limit": 3}, **UNEVEN)
     path = tmp_path / "events.jsonl"
     path.write_text(path.read_text().replace('"weight":0.0', '"weight":1.0', 1))
@@ -97,8 +97,8 @@ def test_a_log_that_takes_in_what_is_ignored_is_refused(tmp_path: Path) -> None:
         replay(tmp_path)
 
 
-def test_ace_waits_for_every_client_once(tmp_path: Path) -> None:
-    commits = of(simulate("ace", tmp_path, 100, **UNEVEN), "commit")
+def test_ace_waits_for_one_update_of_every_client(tmp_path: Path) -> None:
+    commits = lines_of_kind(simulate("ace", tmp_path, 100, **UNEVEN), "commit")
     first = int(np.flatnonzero(commits["version"] == 1)[0])
     assert set(commits["client"][: first + 1]) == {*range(CLIENTS)} > set(commits["client"][:first])
     assert (commits["version"][first:].diff().dropna() == 1).all()
@@ -106,8 +106,8 @@ def test_ace_waits_for_every_client_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["ringleader", "ringmaster", "ace", "ca2fl", "area", "mr-asyncfl", "heloco"])
-def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
-    commits = of(simulate(method, tmp_path / "run", 60, **UNEVEN), "commit")
+def test_plan_predicts_the_run(method: str, tmp_path: Path) -> None:
+    commits = lines_of_kind(simulate(method, tmp_path / "run", 60, **UNEVEN), "commit")
     flags: dict[str, Any] = {"clients": CLIENTS, "hidden": (100,), "updates": 60, "engine": "local", **UNEVEN}
     x, y = np.random.default_rng(0).normal(size=(1000, 10)).astype(np.float32), np.arange(1000) % 2
     spec = build_run(Experiment(method=method, **flags), dataset=fl.Dataset("even", x, y, x[:20], y[:20], 2))
@@ -124,7 +124,7 @@ def test_a_plan_foretells_the_run(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["ringleader", "ace", "generalized-asyncsgd"])
-def test_who_waits_for_every_client_refuses_those_that_go_for_good(method: str, tmp_path: Path) -> None:
+def test_method_that_waits_for_all_clients_refuses_clients_that_leave(method: str, tmp_path: Path) -> None:
     there = tmp_path / "there.csv"
     there.write_text("client,start,end\n0,0,1\n")
     flags: dict[str, Any] = {"method": method, "engine": "local", "availability": there, "updates": 3}
@@ -133,7 +133,7 @@ def test_who_waits_for_every_client_refuses_those_that_go_for_good(method: str, 
     build_run(Experiment(**flags, availability_period=2))
 
 
-class OnceMore(fl.AsyncRule):
+class TrainTwice(fl.AsyncRule):
     """A rule that lets clients train every version twice. The first update is held and applied with the second."""
 
     def start(self, model: Any) -> None:
@@ -148,16 +148,16 @@ class OnceMore(fl.AsyncRule):
         return fl.ApplyResult(0.2)
 
 
-def test_an_own_rule_may_hand_a_version_out_again(tmp_path: Path) -> None:
+def test_custom_rule_may_send_a_version_again(tmp_path: Path) -> None:
     """With fragments, the client trains the same version of the same fragment again."""
-    own = fl.Method(submodel=METHODS["fed-raa"].submodel, update=OnceMore(), schedule=AsyncSchedule(), name="own")
-    sent = of(simulate(own, tmp_path, 60, **UNEVEN), "dispatch")
+    own = fl.Method(submodel=METHODS["fed-raa"].submodel, update=TrainTwice(), schedule=AsyncSchedule(), name="own")
+    sent = lines_of_kind(simulate(own, tmp_path, 60, **UNEVEN), "dispatch")
     for _, tasks in sent.groupby("client"):
         pairs = tasks[["fragment", "version"]].to_numpy()
         even = len(pairs) // 2 * 2
         assert (pairs[0:even:2] == pairs[1:even:2]).all()
         assert (tasks["bytes_down"].to_numpy()[1:even:2] == 0).all()
-    assert "OnceMore are not checked" in replay(tmp_path)
+    assert "TrainTwice are not checked" in replay(tmp_path)
 
 
 class SignStep(fl.ServerOptimizer):
@@ -166,7 +166,7 @@ class SignStep(fl.ServerOptimizer):
 
 
 @pytest.mark.parametrize("method", ["fedbuff", "fadas"])
-def test_an_own_optimizer_behind_a_buffer_is_replayed_without_its_code(
+def test_buffer_with_a_custom_optimizer_is_replayed_without_its_code(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate(method, tmp_path, 20, server_optimizer=SignStep(), buffer_size=3)
@@ -186,6 +186,6 @@ def test_memory_for_every_client_is_counted_once(method: str, tables: int) -> No
     assert more.per_client == (tables + 1) * size
 
 
-def test_ringmaster_cannot_be_spread() -> None:
+def test_ringmaster_refuses_server_shards() -> None:
     with pytest.raises(ValueError, match=r"^server_shards: .*ringmaster"):
         resolve_method(Experiment(method="ringmaster", server_shards=2))

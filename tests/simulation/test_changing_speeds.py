@@ -69,37 +69,36 @@ def simulate(learn: bool, slowdown: Callable[[int, float], float]) -> list[Line]
     return lines
 
 
-def swapped(client: int, now: float) -> float:
-    """Return the slowdown that gives the five devices of speed 1 the speed 6, and the devices of speed 3 the speed
-    1/2."""
+def swap_speeds(client: int, now: float) -> float:
+    """Return the slowdown with which devices of speed 1 get speed 6, and devices of speed 3 get speed 1/2."""
     return 1.0 if now < DRIFT else (1 / 6 if client < CLIENTS // 2 else 6.0)
 
 
 @pytest.fixture(scope="module")
-def settled() -> dict[bool, list[Line]]:
+def late_tasks() -> dict[bool, list[Line]]:
     """Return the tasks that started long after the change, for learned costs and for the first costs."""
-    return {learn: [line for line in simulate(learn, swapped) if line.left > 2 * DRIFT] for learn in (True, False)}
+    return {learn: [line for line in simulate(learn, swap_speeds) if line.left > 2 * DRIFT] for learn in (True, False)}
 
 
-def test_learned_costs_keep_what_the_scheduler_promises(settled: dict[bool, list[Line]]) -> None:
+def test_learned_costs_bound_the_delay_and_train_every_fragment(late_tasks: dict[bool, list[Line]]) -> None:
     """Learned costs bound the delay, and every fragment gets updates.
 
     With the first costs slow devices get large fragments.
     """
-    longest = {learn: max(line.back - line.left for line in lines) for learn, lines in settled.items()}
-    fewest = {learn: min(Counter(line.fragment for line in lines).values()) for learn, lines in settled.items()}
+    longest = {learn: max(line.back - line.left for line in lines) for learn, lines in late_tasks.items()}
+    fewest = {learn: min(Counter(line.fragment for line in lines).values()) for learn, lines in late_tasks.items()}
     assert longest[True] < 0.6 * longest[False]
     assert fewest[True] > 5 * fewest[False]
 
 
-def test_feasible_sets_follow_the_devices(settled: dict[bool, list[Line]]) -> None:
+def test_feasible_fragments_follow_the_changed_speeds(late_tasks: dict[bool, list[Line]]) -> None:
     """With learned costs the devices that became slow lose the largest fragment, and the fast devices get it."""
-    for learn, lines in settled.items():
+    for learn, lines in late_tasks.items():
         can = [{j for line in lines if line.client // 5 == half for j in line.feasible} for half in (0, 1)]
         assert (3 in can[0], 3 in can[1]) == (learn, not learn)
 
 
-def test_the_bound_follows_the_fleet() -> None:
+def test_feasible_fragments_stay_if_all_devices_slow_down_equally() -> None:
     """If all devices become four times slower, the bound is four times as large, and the feasible sets stay."""
     lines = simulate(True, lambda client, now: 1.0 if now < DRIFT else 4.0)
     before, after = ([line for line in lines if keep(line)] for keep in (_early, _late))

@@ -1,4 +1,4 @@
-"""LocalStep by parameter, for large submodels: it has the bits of a step on the whole buffer."""
+"""Local steps parameter by parameter, for large submodels. They equal steps on the whole buffer."""
 
 from typing import Any
 from weakref import ref
@@ -42,7 +42,7 @@ def buffer(size: int) -> np.ndarray:
         {"adversary": True},
     ],
 )
-def test_the_bits_are_those_of_the_whole_buffer(
+def test_steps_by_parameter_equal_steps_on_the_whole_buffer(
     terms: dict[str, Any], masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = traced()
@@ -67,7 +67,9 @@ def test_the_bits_are_those_of_the_whole_buffer(
 
 
 @pytest.mark.parametrize("terms", [{"sam_rho": 0.1}, {"clip": 1.0}, {"full_gradient": True}, {"squares": True}])
-def test_steps_that_need_the_whole_gradient_have_it(terms: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terms_that_need_the_whole_gradient_train_on_the_whole_buffer(
+    terms: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flat, "BY_PIECE", 0)
     assert Trainer(traced(), LocalTraining(**terms), seed=1)._model((5,)).whole
 
@@ -84,7 +86,7 @@ class Spare(nn.Module):
         return (x * self.used * self.used).sum()
 
 
-def test_every_parameter_is_handed_on_once_unused_ones_with_zeros() -> None:
+def test_backward_passes_each_gradient_once_and_zeros_for_unused_parameters() -> None:
     weights = torch.arange(9.0)
     model = FlatModule(Spare(), weights, None)
     pieces: dict[tuple[int, int], list[float]] = {}
@@ -101,14 +103,14 @@ def test_every_parameter_is_handed_on_once_unused_ones_with_zeros() -> None:
     assert all(parameter.grad is None for parameter in model.module.parameters())
 
 
-def test_a_body_goes_with_its_buffers_as_soon_as_it_is_dropped() -> None:
+def test_deleted_model_frees_its_parameters() -> None:
     model = FlatModule(Spare(), torch.zeros(9), None)
     parameter = ref(model.module.used)
     del model
     assert parameter() is None
 
 
-def test_buffers_grow_with_the_largest_submodel_and_only_as_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_grow_only_to_the_size_of_the_largest_submodel(monkeypatch: pytest.MonkeyPatch) -> None:
     model = traced()
     monkeypatch.setattr(flat, "BY_PIECE", model.size)
     trainer = Trainer(model, LocalTraining(), seed=1)

@@ -46,11 +46,11 @@ def traced(model: Any = mlp) -> Traced:
     return trace_module(model(), torch.from_numpy(SHARDS[0][0][:2]))
 
 
-def stacks(model: Traced, solver: LocalTraining, height: int = HEIGHT, *, bf16: bool = False) -> Trainer:
+def make_trainer(model: Traced, solver: LocalTraining, height: int = HEIGHT, *, bf16: bool = False) -> Trainer:
     return WorkerSpec(model, solver, 1, False, bf16, height).trainer("cpu")
 
 
-def work(
+def make_work(
     model: Traced, client: int, extras: tuple[str, ...] = (), *, masked: bool = False, width: int | None = None
 ) -> Work:
     """Return the task of a client with new buffers."""
@@ -77,7 +77,7 @@ class Attention(nn.Module):
         return attended[:, 0, 0]
 
 
-def test_only_the_warning_about_missing_batching_rules_is_silent() -> None:
+def test_only_the_warning_about_missing_batching_rules_is_hidden() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model = BatchedModule(Attention(), 2, torch.device("cpu"))
@@ -105,14 +105,12 @@ def test_only_the_warning_about_missing_batching_rules_is_silent() -> None:
         ({"lr_schedule": "adaptive"}, ()),
     ],
 )
-def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
-    terms: dict[str, Any], extras: tuple[str, ...], masked: bool
-) -> None:
+def test_batched_tasks_train_like_single_tasks(terms: dict[str, Any], extras: tuple[str, ...], masked: bool) -> None:
     model = traced()
     solver = LocalTraining(**({"batch_size": 8, "epochs": 2} | terms))
-    together = [work(model, client, extras, masked=masked) for client in range(4)]
+    together = [make_work(model, client, extras, masked=masked) for client in range(4)]
     alone = Trainer(model, solver, seed=1)
-    for got, one in zip(stacks(model, solver).train_all(together), together, strict=True):
+    for got, one in zip(make_trainer(model, solver).train_all(together), together, strict=True):
         expected = alone.train(*one)
         np.testing.assert_allclose(got.params, expected.params, atol=2e-6)
         assert got.loss == pytest.approx(expected.loss, rel=1e-5)
@@ -126,33 +124,35 @@ def test_in_a_stack_a_task_comes_to_what_it_comes_to_alone(
 
 @pytest.mark.parametrize("model", [mlp, cnn])
 @pytest.mark.parametrize("terms", [{"momentum": 0.9}, {"sam_rho": 0.1}])
-def test_its_bits_do_not_depend_on_its_company(model: Any, terms: dict[str, Any]) -> None:
+def test_result_of_a_task_does_not_depend_on_the_rest_of_its_batch(model: Any, terms: dict[str, Any]) -> None:
     """A task's result does not depend on the other tasks or on its place in the batch, even if they end in NaN."""
     model = traced(model)
-    trainer = stacks(model, LocalTraining(**terms, batch_size=8, epochs=2))
-    mine, others = work(model, 0), [work(model, client) for client in (2, 1)]
+    trainer = make_trainer(model, LocalTraining(**terms, batch_size=8, epochs=2))
+    mine, others = make_work(model, 0), [make_work(model, client) for client in (2, 1)]
     wild = others[0]._replace(task=replace(others[0].task, buffer=others[0].task.params * np.float32(1e30)))
     [alone] = trainer.train_all([mine])
-    for company in ([*others, mine], [wild, mine], [mine, mine, mine, mine, mine], [work(model, 3), mine]):
-        among = trainer.train_all(company)[-1]
+    for batch_tasks in ([*others, mine], [wild, mine], [mine, mine, mine, mine, mine], [make_work(model, 3), mine]):
+        among = trainer.train_all(batch_tasks)[-1]
         np.testing.assert_array_equal(among.params, alone.params)
         assert among.loss == alone.loss
     assert not np.isfinite(trainer.train_all([wild])[0].params).all()
 
 
-def test_shapes_are_stacked_each_by_itself_and_answers_keep_their_order() -> None:
+def test_tasks_of_different_shapes_train_alike_and_keep_their_order() -> None:
     model = traced()
     solver = LocalTraining(batch_size=8, epochs=1)
-    some = [work(model, client, width=width) for client, width in ((0, 6), (1, 3), (2, 6), (3, 3), (1, 6), (0, 3))]
-    updates = stacks(model, solver, 2).train_all(some)
+    some = [make_work(model, client, width=width) for client, width in ((0, 6), (1, 3), (2, 6), (3, 3), (1, 6), (0, 3))]
+    updates = make_trainer(model, solver, 2).train_all(some)
     for update, one in zip(updates, some, strict=True):
         np.testing.assert_allclose(update.params, Trainer(model, solver, seed=1).train(*one).params, atol=2e-6)
 
 
-def test_bf16_computes_stacks_too() -> None:
+def test_batches_train_in_bf16() -> None:
     model = traced()
     solver = LocalTraining(batch_size=8, epochs=1)
-    [half], [full] = (stacks(model, solver, 2, bf16=bf16).train_all([work(model, 0)]) for bf16 in (True, False))
+    [half], [full] = (
+        make_trainer(model, solver, 2, bf16=bf16).train_all([make_work(model, 0)]) for bf16 in (True, False)
+    )
     assert half.params.dtype == np.float32
     assert 0 < np.abs(half.params - full.params).max() < 0.02
 
@@ -176,16 +176,16 @@ class Smoothed(Classification):
         ({"objective": Classification({"aux": 0.4})}, ["classification"]),
     ],
 )
-def test_what_cannot_be_stacked_is_refused(changes: dict[str, Any], names: list[str]) -> None:
+def test_settings_that_vmap_cannot_batch_are_refused(changes: dict[str, Any], names: list[str]) -> None:
     with refuses("vmap_batch", *names, got=2) as error:
         build_run(Experiment(**({"clients": 4, "vmap_batch": 2, "engine": "local"} | changes)))
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("statistics", "said"), [(True, "vmap cannot run"), (False, "batch norm")])
-def test_models_that_mix_samples_are_refused(statistics: bool, said: str) -> None:
+@pytest.mark.parametrize(("statistics", "reason"), [(True, "vmap cannot run"), (False, "batch norm")])
+def test_models_that_mix_samples_are_refused(statistics: bool, reason: str) -> None:
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=statistics), nn.ReLU(), nn.Linear(8, 10)
     )
-    with pytest.raises(ValueError, match=f"^vmap_batch: .*{said}"):
+    with pytest.raises(ValueError, match=f"^vmap_batch: .*{reason}"):
         build_run(Experiment(clients=4, vmap_batch=2, engine="local"), model)
