@@ -44,7 +44,7 @@ def test_files_that_are_named_are_there() -> None:
 
 
 def test_the_walk_through_is_what_the_files_have() -> None:
-    files = ("fedraa/methods/ringmaster.py", "tests/unit/server/test_rivals.py")
+    files = ("fedraa/methods/ringmaster.py", "tests/unit/server/test_async_rules.py")
     written = "\n".join((ROOT / name).read_text() for name in files)
     blocks = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
     assert len(blocks) == len(files)

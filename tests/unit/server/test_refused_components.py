@@ -80,7 +80,7 @@ def test_staleness_weight_that_is_not_finite_or_too_large_is_refused(weight: Any
 
 
 @pytest.mark.parametrize("result", [None, 0.5, fl.ApplyResult(np.nan), fl.ApplyResult(0.5, new_version="yes")])  # type: ignore[arg-type]
-def test_result_of_a_rule_that_is_not_taken_is_refused(result: Any) -> None:
+def test_result_that_is_not_a_valid_apply_result_is_refused(result: Any) -> None:
     class Wrong(fl.AsyncRule):
         def apply_update(self, update: Any, model: Any) -> Any:
             return result
@@ -106,7 +106,7 @@ def test_compressed_model_of_another_shape_is_refused(result: Any) -> None:
     assert caught.value.got is result
 
 
-def test_choices_of_a_round_update_are_checked() -> None:
+def test_unknown_choices_of_a_round_update_are_refused() -> None:
     with refuses("weights", "uniform", "samples", got="loss"):
         Mean(weights="loss")
     with refuses("auxiliary", "RoundState", got="control"):
