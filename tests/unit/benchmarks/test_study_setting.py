@@ -34,7 +34,7 @@ def test_setting_without_target_or_time_limit_omits_devices_and_evaluations() ->
     assert text.endswith("rounds 3, lr 0.05, momentum 0")
 
 
-def test_chance_level_on_emnist_is_that_of_its_62_classes() -> None:
+def test_chance_level_on_emnist_is_one_in_62_classes() -> None:
     """fedraa reads the split `byclass` of EMNIST: ten digits and 26 letters in two cases."""
     assert chance_level(RECIPES["fedsam_emnist"](Scale("paper", Path("data")))) == pytest.approx(100 / 62)
 
