@@ -107,7 +107,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     freezes=st.sampled_from([0.0, 0.1]),
     unbegun=st.sampled_from([0.0, 0.05]),
 )
-def test_any_interleaving_ends_with_the_same_bits(
+def test_run_with_any_order_of_faults_ends_with_the_same_bits(
     case: Case, seed: int, lost: float, deaths: float, freezes: float, unbegun: float
 ) -> None:
     with (

@@ -360,7 +360,7 @@ def test_reason_names_a_study_with_results(claim: PaperClaim) -> None:
     assert set(named) <= set(read_results())
 
 
-def test_claims_that_are_the_other_way_round_have_a_reason() -> None:
+def test_reversed_claims_have_a_reason() -> None:
     judged = judge_claims(CLAIMS, read_results())
     assert [one.claim.says for one in judged if one.verdict == OTHER_WAY and not one.claim.why] == []
 

@@ -127,7 +127,7 @@ def test_findings_without_paper_orders_compare_rows_with_the_reference():
     ]
 
 
-def test_findings_name_the_best_column_of_a_row_and_warn_at_the_edge_of_the_grid():
+def test_findings_name_the_best_column_of_a_row_and_warn_at_the_grid_edge():
     cells = [Cell("a", Experiment(method="fedavg"), column) for column in ("lr 1", "lr 2", "lr 3")]
     of = Study("s", "A study", cells, (ACCURACY,), "a", seeds=(0,), fixed="lr 2")
     lines = [("a", f"lr {n}", 0, ACCURACY.name, float(n)) for n in (1, 2, 3)]
@@ -379,7 +379,7 @@ def test_finished_run_of_a_changed_method_runs_again(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_misfit_cell_fails_alone_and_a_study_of_only_misfits_is_refused(tmp_path: Path):
+def test_cell_that_cannot_run_fails_alone_and_a_study_of_such_cells_is_refused(tmp_path: Path):
     narrow = Cell("ist", Experiment(method="ist", clients=10, hidden=(4,), rounds=1))
     both = Study("both", "Both", [GRID[0], narrow], (ACCURACY,), "a", seeds=(0,))
     fits, fails = execute_study(both, tmp_path, 1, lambda run, left: None)

@@ -14,7 +14,7 @@ from benchmarks.studies.study import Cell, Study
 from fedraa.config.experiment import Experiment
 
 
-def test_setting_states_what_a_repetition_needs() -> None:
+def test_setting_states_every_value_that_a_repetition_needs() -> None:
     common: dict[str, Any] = {"hidden": (64,), "batch_size": 16, "lr": 0.05, "time": 2.5, "clients": 10}
     rows: dict[str, dict[str, Any]] = {
         "fed-raa": {"method": "fed-raa", "eval_every": 1},

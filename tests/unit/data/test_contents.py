@@ -82,7 +82,7 @@ def test_memory_mapped_arrays_count_as_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [np, torch])
 @pytest.mark.parametrize("more", [0, 2000])
-def test_only_data_sets_over_the_limit_are_held(kind: Any, more: int) -> None:
+def test_only_data_sets_over_the_limit_are_read_into_arrays(kind: Any, more: int) -> None:
     samples = kind.zeros(HELD_BYTES // 4 - 1000 + more, dtype=kind.float32)
     assert _is_held(TorchRows(Holder(x=samples))) == bool(more)
 

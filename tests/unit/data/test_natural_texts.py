@@ -97,7 +97,7 @@ def test_shakespeare_as_plain_text_has_long_roles_as_clients(tmp_path):
     np.testing.assert_array_equal(y.ravel(), codes[1:1521])
 
 
-def test_byte_order_mark_is_no_part_of_a_role(tmp_path):
+def test_byte_order_mark_is_not_part_of_a_role(tmp_path):
     text = f"A:\n{'y' * 1000}\n\nA:\n{'z' * 999}\n"
     (tmp_path / "input.txt").write_text(text, encoding="utf-8-sig")
     assert deal(load_dataset("shakespeare", tmp_path), 1).names == ("A",)

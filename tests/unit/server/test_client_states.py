@@ -37,7 +37,7 @@ def trained(client: int, **extras: list[float]) -> Update:
         ("received", [np.nan] * 6, [np.nan] * 3),
     ],
 )
-def test_values_never_written_come_from_the_start(start: float, whole: list[float], part: list[float]) -> None:
+def test_values_never_written_are_the_start_values(start: float, whole: list[float], part: list[float]) -> None:
     kept = states(KeptBuffer("v", start))
     np.testing.assert_array_equal(carried(kept, 0, WHOLE), whole)
     np.testing.assert_array_equal(carried(kept, 0, PART), part)

@@ -300,7 +300,7 @@ def test_subclass_of_a_built_in_transform_is_checked_like_a_custom_one(tmp_path:
         fl.run(**SMALL, gradient_transforms=(own,), out=tmp_path / "run")
 
 
-def test_error_of_a_custom_component_names_it_even_if_its_text_looks_like_a_field() -> None:
+def test_error_names_its_component_even_if_the_text_looks_like_a_field() -> None:
     def shapes() -> None:
         raise ValueError("shape: 3 is wrong")
 
@@ -317,7 +317,7 @@ def test_error_names_a_rule_that_cannot_be_copied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["MemoryError", "OutOfMemoryError", "AcceleratorError"])
-def test_lack_of_memory_inside_of_a_custom_component_is_no_fault_of_the_client(name: str) -> None:
+def test_lack_of_memory_in_a_custom_component_is_not_blamed_on_the_client(name: str) -> None:
     with pytest.raises(InputError) as caught, convert_errors("local_optimizer", fails):
         raise type(name, (RuntimeError,), {})("no memory")
     assert not may_be_client_fault(caught.value)

@@ -28,12 +28,12 @@ def apply_update(self: Any, update: ClientUpdate, model: AsyncModel) -> fl.Apply
 @pytest.mark.parametrize(
     ("base", "names"), [(ConvexMix, "is_convex_mix"), (DeltaMix, "is_convex_mix and is_delta_mix")]
 )
-def test_subclass_that_overrides_apply_update_without_its_guarantees_is_a_type_error(base: type, names: str) -> None:
+def test_subclass_that_overrides_apply_update_must_declare_its_guarantees(base: type, names: str) -> None:
     with pytest.raises(TypeError, match=f"Own .* {names};"):
         type("Own", (base,), {"apply_update": apply_update})
 
 
-def test_subclass_that_declares_the_guarantees_again_keeps_what_it_declares() -> None:
+def test_subclass_that_declares_its_guarantees_again_keeps_them() -> None:
     own: Any = type("Own", (DeltaMix,), {"apply_update": apply_update, "is_convex_mix": False, "is_delta_mix": True})
     assert (own.is_convex_mix, own.is_delta_mix, own.bounded_by_weight) == (False, True, False)
     inherited: Any = type("Inherited", (DeltaMix,), {})
