@@ -18,7 +18,8 @@ AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
+# NumPy's integers have 64 bits.
+Count = Annotated[int, Field(ge=1, lt=2**63)]
 
 # For each error type of pydantic: the words before a bound in a message, and the bound's key in the error's `ctx`.
 _BOUNDS = {

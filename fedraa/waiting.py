@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Event, Lock, Thread, Timer
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console
 from rich.status import Status
@@ -148,14 +146,6 @@ class Waiting:
             if not self._over and console.is_terminal and not console.is_jupyter:
                 self._status = Status(self._doing, console=console)
                 self._status.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        self.end_display()
 
 
 def is_shown() -> bool:

@@ -2,19 +2,20 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.cluster.attach import join_cluster
 from actors.cluster.placement import find_node
 from actors.cluster.run_dir_sync import RunDirSync, write_all
 from fedraa.callbacks import Progress
-from fedraa.errors import InputError
+from fedraa.errors import InputError, RunFailed, read_failure
 from fedraa.rundir.file_names import CONFIG
 
 NAMESPACE = "fedraa"
@@ -27,8 +28,11 @@ def server_name(label: str) -> str:
     return f"{label}#{uuid4().hex[:12]}"
 
 
-def list_runs(address: str) -> list[tuple[str, Progress | None, int]]:
-    """Return the label MACHINE:DIRECTORY, the progress and the number of started workers of each run."""
+def list_runs(address: str) -> list[tuple[str, Progress | None, int | None]]:
+    """Return the label MACHINE:DIRECTORY, the progress and the number of started workers of each run.
+
+    The number is None if the server of the run does not answer.
+    """
     join_cluster(address)
     try:
         return [(label, progress, started) for label, _, progress, started in _find_servers()]
@@ -45,6 +49,7 @@ def stop_run(run: str, address: str) -> None:
 
     Raises:
         InputError: The cluster has no run, or more than one run, with this label or directory.
+        RunFailed: The run does not answer.
     """
     join_cluster(address)
     try:
@@ -58,7 +63,13 @@ def stop_run(run: str, address: str) -> None:
             raise InputError(
                 "run", f"{len(wanted)} runs at {address} have this name", got=run, expected=f"one of {labels}"
             )
-        ray.get(wanted[0].stop.remote(), timeout=ANSWER_SECONDS)
+        try:
+            ray.get(wanted[0].stop.remote(), timeout=ANSWER_SECONDS)
+        except RayActorError:
+            raise InputError("run", "it has ended, and there is nothing to stop", got=run) from None
+        except GetTimeoutError:
+            problem = f"{run} did not answer within {ANSWER_SECONDS:g} s"
+            raise RunFailed("run", problem, hint="run the same command again") from None
     finally:
         ray.shutdown()
 
@@ -71,6 +82,10 @@ def fetch_run(run: Path, node: str | None, address: str, out: Path) -> None:
         node: The id, address or name of the node; None for the head node.
         address: The address of the cluster.
         out: The directory to write, which must be new or empty.
+
+    Raises:
+        InputError: The node does not exist, its directory is not a run or cannot be read, or `out` is not empty.
+        RunFailed: The node was lost.
     """
     if out.exists() and (out.is_file() or os.listdir(out)):
         raise InputError("out", f"{out} is not empty", hint="choose a directory that is new or empty")
@@ -78,7 +93,13 @@ def fetch_run(run: Path, node: str | None, address: str, out: Path) -> None:
     try:
         on_node = NodeAffinitySchedulingStrategy(find_node(node or HEAD_RESOURCE, "node")["NodeID"], soft=False)
         read = ray.remote(_read_files).options(num_cpus=0, scheduling_strategy=on_node)
-        files = ray.get(read.remote(run))
+        try:
+            files = ray.get(read.remote(run))
+        except RayTaskError as error:
+            problem = f"{run} on that node cannot be read: {read_failure(error.cause)}"
+            raise InputError("run", problem) from None
+        except RayError:
+            raise RunFailed("node", "it was lost during the copy", hint="run the same command again") from None
         if CONFIG not in files:
             raise InputError("run", f"{run} on that node is not a run directory; it has no {CONFIG}")
         write_all(out, files)
@@ -90,14 +111,19 @@ def _read_files(directory: Path) -> dict[str, bytes]:
     return RunDirSync(directory).read()
 
 
-def _find_servers() -> Iterator[tuple[str, Any, Progress | None, int]]:
-    """Yield the label, the server actor, the progress and the number of started workers of each run."""
+def _find_servers() -> Iterator[tuple[str, Any, Progress | None, int | None]]:
+    """Yield the label, the server actor, the progress and the number of started workers of each run.
+
+    The number is None if the server does not answer in time, for example because it is starting.
+    """
     for actor in ray.util.list_named_actors(all_namespaces=True):
         if actor["namespace"] == NAMESPACE:
+            progress = started = None
             try:
                 server: Any = ray.get_actor(actor["name"], namespace=NAMESPACE)
-                progress, started = ray.get(server.look.remote(), timeout=ANSWER_SECONDS)
-            # The server has ended or is still starting.
-            except (ValueError, RayActorError, GetTimeoutError):
+                with suppress(GetTimeoutError):
+                    progress, started = ray.get(server.look.remote(), timeout=ANSWER_SECONDS)
+            # The server has ended.
+            except (ValueError, RayActorError):
                 continue
             yield actor["name"].rpartition("#")[0], server, progress, started

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from aiohttp import ClientError
 from ray.job_submission import JobSubmissionClient
 
 from actors.cluster.attach import package_folders
 from actors.cluster.head import token_error
 from actors.ray_versions import MAX_JOB_BYTES, AuthenticationError, visit_files
 from fedraa.engine.memory_check import GIGA
-from fedraa.errors import InputError, RunFailed
+from fedraa.errors import InputError, RunFailed, first_line
+
+COMMANDS_WITH_RUNS = ("run", "compare", "tune")
 
 
 def submit_command(
@@ -29,8 +32,8 @@ def submit_command(
 
     Raises:
         InputError: No dashboard answers at the address, it requires another token, the folder is too large, or `--out`
-            is a relative path.
-        RunFailed: The command failed.
+            is missing or a relative path.
+        RunFailed: The command failed, or the connection to the dashboard was lost.
     """
     check_address(address)
     check_out(arguments)
@@ -52,8 +55,15 @@ def submit_command(
         # The text of this error is the answer of Ray's dashboard.
         raise RunFailed("address", f"no job could be submitted at {address}: {error}") from None
     say(f"job {job}")
-    asyncio.run(_follow_output(client, job, say))
-    status = client.get_job_status(job)
+    try:
+        asyncio.run(_follow_output(client, job, say))
+        status = client.get_job_status(job)
+    except (RuntimeError, OSError, ClientError) as error:
+        problem = f"the connection to {address} was lost: {first_line(error)}"
+        raise RunFailed(job, problem, hint="the job may still run: ray job list") from None
+    if not status.is_terminal():
+        problem = f"its output has ended, but the job at {address} is {status.lower()}"
+        raise RunFailed(job, problem, hint="see its state with: ray job list")
     if status != "SUCCEEDED":
         raise RunFailed(job, f"the job at {address} ended as {status.lower()}")
 
@@ -66,17 +76,30 @@ def check_address(address: str) -> None:
 
 
 def check_out(arguments: Sequence[str]) -> None:
-    """Raise InputError if `--out` is a relative path, because the job does not start in the folder of the user."""
+    """Raise InputError if `--out` is a relative path, or if a command that writes runs has no `--out`.
+
+    The job does not start in the folder of the user, and the folder in which it starts may be removed later. With
+    `--config`, the path may be in the file.
+    """
+    expected = "an absolute path on the head node, such as /data/runs/job"
+    flags = {argument.partition("=")[0] for argument in arguments}
+    if arguments[0] in COMMANDS_WITH_RUNS and flags.isdisjoint(("--out", "--config")):
+        raise InputError("out", "it is missing", expected=expected)
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         flag, equals, value = argument.partition("=")
         if not equals:
             value = following
         if flag == "--out" and not PurePosixPath(value).is_absolute():
-            raise InputError("out", got=value, expected="an absolute path on the head node, such as /data/runs/job")
+            raise InputError("out", got=value, expected=expected)
 
 
 def check_size(folder: Path) -> None:
-    """Raise InputError if a folder is too large for a job. Files that its .gitignore names do not count."""
+    """Raise InputError if a folder does not exist, or is too large for a job.
+
+    Files that its .gitignore names do not count.
+    """
+    if not folder.is_dir():
+        raise InputError("working_dir", got=folder, expected="a folder")
     total = 0
 
     def add_size(path: Path) -> None:

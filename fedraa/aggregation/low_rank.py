@@ -1,7 +1,6 @@
 """The base class of HetLoRA and FLoRA. Both average low-rank adapters of different ranks."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -18,13 +17,8 @@ from fedraa.submodels.policies.policy import RunContext
 class LowRank(CoverageMean):
     """A `CoverageMean` for models with low-rank adapters. Without adapters, it equals `CoverageMean`."""
 
-    def bind(self, size: int, clients: int) -> Self:
-        own = super().bind(size, clients)
-        own._reset_state(clients)
-        return own
-
-    def _reset_state(self, clients: int) -> None:
-        """Reset the state that lasts over several rounds."""
+    def start(self, size: int, clients: int) -> None:
+        super().start(size, clients)
         self._pairs: list[Pair] = []
 
     def see(self, run: RunContext) -> None:

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.callbacks.events import Limits
-from fedraa.components.imports import importing_only
-from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.rundir.config_file import read_config, time_unit
@@ -80,21 +78,3 @@ def read_about(directory: Path) -> About:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise InputError("run", f"{directory / CONFIG} is not a run's configuration ({reason})") from None
-
-
-def repeat_command(flags: Mapping[str, Any], given: tuple[str, ...] = ()) -> str:
-    """Return the command that repeats a run, or a sentence if this version of fedraa cannot repeat it.
-
-    Custom components are not imported, because they could be any code.
-
-    Args:
-        flags: The options of the experiment, as in config.json.
-        given: The options that the user set to Python objects.
-    """
-    from fedraa.board.of_reports import run_command
-
-    try:
-        with importing_only(()):
-            return run_command(Experiment(**flags), given)
-    except (TypeError, ValueError) as error:
-        return f"# this version cannot repeat the run: {' '.join(str(error).split())}"

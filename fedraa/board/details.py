@@ -41,7 +41,7 @@ def make_details(run: WatchedRun, low: float, high: float) -> dict[str, Any]:
             "coverage": coverage_by_round(log, run.about.parameters),
             "troubles": newest_failures(log),
             "faults": run.stats.faults,
-            "drops": run.stats.dropped,
+            "drops": run.stats.failures.tasks,
         }
 
 

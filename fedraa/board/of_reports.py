@@ -5,8 +5,8 @@ delay. No other module of the board imports `fedraa.report`. Otherwise, two requ
 could block each other.
 """
 
-from fedraa.report.command import run_command
-from fedraa.report.runs import PER_RUN, value_text
+from fedraa.report.command import repeat_command
+from fedraa.report.runs import PER_RUN, default_options, value_text
 from fedraa.report.timeline import select_clients
 
-__all__ = ["PER_RUN", "run_command", "select_clients", "value_text"]
+__all__ = ["PER_RUN", "default_options", "repeat_command", "select_clients", "value_text"]

@@ -1,14 +1,13 @@
 """The row of each run in the page's table, and the comparison of several runs' options."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fedraa.board.about import About, repeat_command
+from fedraa.board.about import About
 from fedraa.board.sampling import json_number
 from fedraa.board.watched_run import WatchedRun
-from fedraa.config.experiment import Experiment
 
 # The comparison shows these options in separate columns.
 OWN_COLUMNS = {"method", "dataset"}
@@ -43,7 +42,7 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
             "staleness": json_number(stats.staleness_mean),
             "idle": json_number(log.idle_fraction(about.clients)),
             "faults": stats.faults,
-            "drops": stats.dropped,
+            "drops": stats.failures.tasks,
             "rounds": stats.rounds,
             "to_target": run.summary.get("time_to_target"),
         }
@@ -73,18 +72,14 @@ def compare_flags(runs: Sequence[WatchedRun]) -> dict[str, Any]:
 
     Options that vary between repetitions, such as the seed, are not compared.
     """
-    from fedraa.board.of_reports import PER_RUN, value_text
+    from fedraa.board.of_reports import PER_RUN, default_options, repeat_command, value_text
 
     known = {run.name: run.about for run in runs if run.about is not None}
-    flags = {name: {**_default_flags(), **about.flags} for name, about in known.items()}
-    names = [name for name in _default_flags() if name not in OWN_COLUMNS | PER_RUN]
+    flags = {name: {**default_options(), **about.flags} for name, about in known.items()}
+    names = [name for name in default_options() if name not in OWN_COLUMNS | PER_RUN]
     differ = [name for name in names if len({repr(of_run.get(name)) for of_run in flags.values()}) > 1]
     return {
         "flags": differ,
         "values": {name: [value_text(of_run.get(flag)) for flag in differ] for name, of_run in flags.items()},
         "commands": {name: repeat_command(about.flags, about.given) for name, about in known.items()},
     }
-
-
-def _default_flags() -> Mapping[str, Any]:
-    return Experiment().model_dump(mode="json")

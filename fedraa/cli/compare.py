@@ -33,6 +33,8 @@ from fedraa.report.compare import (
     mean_time,
     run_row,
 )
+from fedraa.report.runs import value_text
+from fedraa.report.statistics import mean_count_text
 from fedraa.rundir.history import History
 from fedraa.rundir.summary import NO_STEP
 from fedraa.settings.terms import Terms, paper_settings
@@ -192,7 +194,7 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
             texts += _time_to_target_cells(group, base)
         sent = format_quantity((group["bytes_down"] + group["bytes_up"]).mean(), "B")
         staleness = f"{group['staleness_mean'].mean():.2f}, max {group['staleness_max'].max()}"
-        texts += [mean_interval(group["time"], ".4g"), f"{group['steps'].mean():.4g}", sent]
+        texts += [mean_interval(group["time"], ".4g"), mean_count_text(group["steps"].mean()), sent]
         texts.append(format_quantity(group["flops"].mean(), "FLOP"))
         if has_energy:
             texts.append(_energy_text(group))
@@ -212,7 +214,7 @@ def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
     seeds = frame["seed"].nunique()
     spread = f"mean [95 % interval] over n = {seeds} seeds" if seeds > 1 else "one seed"
     limits = {name: getattr(stop, name) for name in ("updates", "rounds", "time")}
-    budget = " · ".join(f"{name} {value:g}" for name, value in limits.items() if value)
+    budget = " · ".join(f"{name} {value_text(value)}" for name, value in limits.items() if value)
     return f"{dataset}: {spread}, budget {budget or f'time {DEFAULT_TIME:g}'}"
 
 

@@ -1,9 +1,11 @@
 """Print lines, tables and pages of text for the user."""
 
 import os
+from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 # Maximum number of characters of a line if the output is a pipe or a file.
@@ -12,9 +14,14 @@ PIPE_WIDTH = 100
 WIDEST = 10_000
 
 
+def _new_console(**options: Any) -> Console:
+    """Return a console that prints a value such as `steps:100:0.1` without an emoji in place of `:100:`."""
+    return Console(emoji=False, **options)
+
+
 def page_console() -> Console:
     """Return a console for a page of text. Without a terminal, lines have at most `PIPE_WIDTH` characters."""
-    console = Console(highlight=False)
+    console = _new_console(highlight=False)
     if not console.is_terminal and ("COLUMNS" not in os.environ or console.width > PIPE_WIDTH):
         console.width = PIPE_WIDTH
     return console
@@ -22,7 +29,7 @@ def page_console() -> Console:
 
 def print_line(text: str) -> None:
     """Print one line for the user."""
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)
+    _new_console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
@@ -35,14 +42,16 @@ def print_table(table: Table, console: Console | None = None) -> None:
         console: The console, which sets the width. None means the terminal, or no limit without a terminal.
     """
     is_flexible = console is None
-    console = console or Console()
+    # A title can have brackets, for example from the name of a folder with data.
+    table.title = escape(str(table.title or ""))
+    console = console or _new_console()
     for column in table.columns:
         column.overflow = "fold"
     # The names in the first column must stay on one line.
     table.columns[0].no_wrap = True
     wanted = console.measure(table, options=console.options.update(width=WIDEST))
     if is_flexible and not console.is_terminal:
-        console = Console(width=max(console.width, wanted.maximum))
+        console = _new_console(width=max(console.width, wanted.maximum))
     # With less space between the columns, fewer cells need line breaks.
     if wanted.maximum > console.width:
         table.padding = (0, 1, 0, 0)
@@ -54,7 +63,7 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 def _stack_rows(table: Table) -> Table:
     """Return a narrow form of the table: a block per row, with a line `header  value` per cell."""
-    stacked = Table(title=table.title, show_header=False, box=box.SIMPLE_HEAD)
+    stacked = Table(title=table.title, caption=table.caption, show_header=False, box=box.SIMPLE_HEAD)
     stacked.add_column(no_wrap=True)
     stacked.add_column(overflow="fold")
     columns = [list(map(str, column.cells)) for column in table.columns]

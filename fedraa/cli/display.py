@@ -64,25 +64,23 @@ def print_statuses(rows: list[Status]) -> None:
     print_table(table)
 
 
-def print_cluster_runs(rows: list[tuple[str, Progress | None, int]]) -> None:
+def print_cluster_runs(rows: list[tuple[str, Progress | None, int | None]]) -> None:
     """Print a table of the runs of a cluster.
 
     Args:
-        rows: For each run its label, its progress (None before it trains) and its number of started workers.
+        rows: For each run its label, its progress (None before it trains) and its number of started workers (None if
+            its server does not answer).
     """
     table = Table("run", "progress", box=box.SIMPLE_HEAD)
     for label, progress, started in rows:
-        text = f"starting · {started} workers have started"
-        if progress is not None:
+        if started is None:
+            text = "its server does not answer, or is starting"
+        elif progress is None:
+            text = f"starting · {format_count(started, 'worker')} started"
+        else:
             text = progress_line(progress)
         table.add_row(escape(label), text)
     print_table(table)
-
-
-def _note_after_colon(summary: Mapping[str, Any]) -> str:
-    if "note" not in summary:
-        return ""
-    return f": {summary['note']}"
 
 
 def print_result(history: History) -> None:
@@ -93,7 +91,7 @@ def print_result(history: History) -> None:
     quarantined: Any = total["quarantined"]
     rows = {
         "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
-        "steps": f"{total['steps']} ({total['tasks']} tasks){_note_after_colon(total)}",
+        "steps": f"{total['steps']} ({total['tasks']} tasks): {total.get('note', '')}".removesuffix(": "),
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
         metric_heading(main): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",

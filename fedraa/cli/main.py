@@ -387,7 +387,8 @@ def _parse_arguments(arguments: Sequence[str]) -> Command:
 def _check_submitted(words: Sequence[str]) -> None:
     """Raise InputError unless the words of `submit` begin with a command."""
     if not words:
-        raise InputError("command", "it is missing", hint="give it after --, as in fedraa submit -- run --time 1")
+        hint = "give it after --, as in fedraa submit -- run --out /data/runs/job"
+        raise InputError("command", "it is missing", hint=hint)
     if words[0] not in COMMANDS:
         hint = suggest_name(words[0], list(COMMANDS)) or "see fedraa --help"
         raise InputError(words[0], "there is no such command of fedraa", hint=hint)

@@ -18,23 +18,29 @@ class Status:
     """Address of a Ray cluster, to list its current runs (default: this machine)."""
 
     def __call__(self) -> None:
+        from fedraa.cli.console import print_line
         from fedraa.cli.display import print_cluster_runs, print_statuses
 
         if self.address is None:
             from fedraa.api import RUNS
             from fedraa.rundir.status import read_status, read_statuses
 
-            if self.runs:
-                print_statuses(list(map(read_status, self.runs)))
+            statuses = list(map(read_status, self.runs)) or read_statuses(RUNS)
+            if statuses:
+                print_statuses(statuses)
             else:
-                print_statuses(read_statuses(RUNS))
+                print_line(f"no run is in {RUNS}; name the run directories")
             return
         if self.runs:
             problem = "with an address, the command lists all runs of the cluster"
             raise InputError("address", problem, got=self.address, hint="give no run directories")
         from actors.cluster.operations import list_runs
 
-        print_cluster_runs(list_runs(self.address))
+        runs = list_runs(self.address)
+        if runs:
+            print_cluster_runs(runs)
+        else:
+            print_line(f"no run trains at {self.address}")
 
 
 @dataclass(frozen=True)

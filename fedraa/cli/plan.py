@@ -64,10 +64,10 @@ def show_plan(
 
     Raises the ValueError of the run if the run is not possible.
     """
-    if waiting is None:
-        spec = build_run(experiment)
-    else:
-        spec = build_run(experiment, doing=waiting.say)
+    spec = build_run(experiment) if waiting is None else build_run(experiment, doing=waiting.say)
+    # These lines are computed first, because they can raise an error about the options.
+    last_lines = [*cluster_lines(spec, nodes), *privacy_lines(spec, epsilon)]
+    if waiting is not None:
         waiting.end_display()
     if data is not None:
         show_data(spec, data)
@@ -111,9 +111,7 @@ def show_plan(
     print_line(f"expected       {outlook}")
     if totals is not None:
         print_line(f"in total       {describe_totals(totals)}")
-    for line in cluster_lines(spec, nodes):
-        print_line(line)
-    for line in privacy_lines(spec, epsilon):
+    for line in last_lines:
         print_line(line)
     for name, part in custom_components(experiment.model_dump(mode="json")):
         print_line(f"component      {name} {part}")

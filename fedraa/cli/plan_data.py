@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from fedraa.cli.console import print_line, print_table
 from fedraa.components.text import text_of
 from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import InputError
 from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
 # With more clients, the table shows only a few of them: those at the `QUANTILES` of the number of samples.
@@ -21,7 +23,15 @@ QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 
 
 def show_data(spec: RunSpec, folder: Path) -> None:
-    """Print the data partition as a table, and write its picture into `folder`."""
+    """Print the data partition as a table, and write its picture into `folder`.
+
+    Raises InputError if the folder cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"the folder cannot be created: {error.strerror}"
+        raise InputError("data", problem, got=folder, hint="give another folder") from None
     print_table(data_table(spec.data, text_of(spec.experiment.partition)))
     counts = label_counts(spec.data)
     if counts is not None:
@@ -70,11 +80,11 @@ def data_table(data: Federated, partition: object) -> Table:
         columns += ["labels", "top"]
         if shows_labels:
             columns += map(str, range(counts.shape[1]))
-    table.add_column(first, max_width=9, no_wrap=True)
+    table.add_column(first)
     for column in columns:
         table.add_column(column, justify="right")
     for name, client in rows:
-        cells = [name, str(sizes[client]), str(test_sizes[client])]
+        cells = [escape(name), str(sizes[client]), str(test_sizes[client])]
         if counts is not None:
             cells += _label_cells(counts[client], shows_labels)
         table.add_row(*cells)

@@ -24,7 +24,8 @@ def show_status_line(*, quiet: bool = False) -> Iterator[Waiting | None]:
     with ExitStack() as stack:
         if not is_shown():
             stack.enter_context(printed_log(to_stdout=True))
-        waiting = stack.enter_context(Waiting(logged=True))
+        waiting = Waiting(logged=True)
+        stack.callback(waiting.end_display)
         waiting.say(LOADING)
         yield waiting
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from fedraa.cli.console import print_line, print_table
 from fedraa.components.text import text_of
 from fedraa.config.experiment import Experiment
+from fedraa.numbers import format_count
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.tuner import Tuned, tune
 from fedraa.waiting import Waiting
@@ -95,7 +96,9 @@ def best_table(result: Tuned) -> Table:
         notes.append("* at the edge of the space: the best value may be outside; tune again with a wider space")
     for method, count in result.untrained.items():
         if count:
-            notes.append(f"{method}: {count} trials ended before their first update; give a larger budget")
+            trials = format_count(count, "trial")
+            notes.append(f"{method}: {trials} ended before the first update; give a larger budget")
     if notes:
         table.caption = escape("\n".join(notes))
+        table.caption_justify = "left"
     return table

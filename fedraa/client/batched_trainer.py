@@ -88,7 +88,7 @@ class BatchedTrainer(Trainer):
         totals = torch.zeros(self._height, device=self._device)
         halfway, received = None, None
         if self._target_cosine is not None:
-            halfway = HalfwayCosine(steps, self._target_cosine, stack.module, local_step.embeddings)
+            halfway = HalfwayCosine(steps, self._target_cosine, stack.module)
             received = local_step.received_buffer(whole.params)
         trained: dict[int, Update] = {}
         for step, batch in enumerate(self._stacked_minibatches(work), 1):
@@ -101,7 +101,7 @@ class BatchedTrainer(Trainer):
                 task = work[row].task
                 cosine = None
                 if halfway is not None and received is not None:
-                    cosine = halfway.compute(received, stack.weights, row)
+                    cosine = halfway.compute(received, stack.weights, row, local_step.embeddings)
                 extras = self._compress_update(local_step, task, row)
                 extras |= local_step.optimizer_state(row)
                 if local_step.squares is not None:

@@ -33,7 +33,7 @@ class Compressor(ABC):
 
     Attributes:
         lossless: True if the delta stays unchanged. Then `apply` is never called.
-        drops: True if the server receives 0 for some entries that are not 0.
+        drops: True if the message lacks some entries, for which the server receives 0.
     """
 
     lossless: ClassVar[bool] = False

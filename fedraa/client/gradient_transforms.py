@@ -97,7 +97,7 @@ class AddVector(GradientTransform):
     vector: Tensor | None = None
 
     def begin(self, extras: Mapping[str, Tensor]) -> GradientTransform:
-        return AddVector(extras["control"])
+        return AddVector(_require_buffer(self, extras, "control"))
 
     def apply(self, grad: Tensor, context: StepContext) -> None:
         assert self.vector is not None
@@ -117,7 +117,7 @@ class ServerMomentum(GradientTransform):
     momentum: Tensor | None = None
 
     def begin(self, extras: Mapping[str, Tensor]) -> GradientTransform:
-        return ServerMomentum(self.grad_mix, extras["momentum"])
+        return ServerMomentum(self.grad_mix, _require_buffer(self, extras, "momentum"))
 
     def apply(self, grad: Tensor, context: StepContext) -> None:
         assert self.momentum is not None
@@ -166,6 +166,14 @@ def begin_transforms(transforms: Iterable[GradientTransform], extras: Mapping[st
             raise InputError("gradient_transforms", problem, got=result, expected="a GradientTransform")
         begun.append(result)
     return begun
+
+
+def _require_buffer(transform: GradientTransform, extras: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return the buffer of this name that the server sent. Raise InputError if the server did not send it."""
+    if name not in extras:
+        problem = f"{type(transform).__qualname__} needs the buffer {name}, which the server does not send"
+        raise InputError("gradient_transforms", problem, hint="return it from `send` of the method's RoundState")
+    return extras[name]
 
 
 def gradient_norm(gradient: Tensor) -> Tensor:

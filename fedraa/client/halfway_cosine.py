@@ -32,23 +32,17 @@ class HalfwayCosine:
         steps: Number of local steps of each task. Several tasks can be trained together, as the rows of one stack.
         target: The cosine at which the server does not change the learning rate.
         module: The module that is trained.
-        embeddings: Slices of embeddings that do not depend on the learning rate. The cosine ignores them.
     """
 
-    def __init__(
-        self, steps: Sequence[int], target: float, module: nn.Module, embeddings: Sequence[slice] = ()
-    ) -> None:
+    def __init__(self, steps: Sequence[int], target: float, module: nn.Module) -> None:
         self._halves = [count // 2 for count in steps]
         self._halfway: dict[int, Tensor] = {}
         self._target = target
-        self._embeddings = embeddings
         layer_weights = find_layer_weights(module)
         self._matrices = [
             piece
             for parameter, piece in locate_parameters(module)
-            if parameter.dim() > 1
-            and piece not in embeddings
-            and (parameter in layer_weights or not _is_added(parameter))
+            if parameter.dim() > 1 and (parameter in layer_weights or not _is_added(parameter))
         ]
 
     def record(self, steps: int, weights: Tensor) -> None:
@@ -62,26 +56,27 @@ class HalfwayCosine:
             if half == steps > 0:
                 self._halfway[row] = _row_of(weights, row).clone()
 
-    def compute(self, before: Tensor, weights: Tensor, row: int = 0) -> float | None:
+    def compute(self, before: Tensor, weights: Tensor, row: int = 0, embeddings: Sequence[slice] = ()) -> float | None:
         """Return the cosine of one task, corrected by the two limits that the class describes.
 
-        Return None for a task of one step, or if one half did not change the weights.
+        Return None for a task of one step, or if the change in one half is 0 or not finite.
 
         Args:
             before: The weights before the first local step, in the shape of `weights`.
             weights: The trained weights [k], or [height, k] of a stack.
             row: The row of the task in the stack.
+            embeddings: Slices of embeddings that do not depend on the learning rate. The cosine ignores them.
         """
         if row not in self._halfway:
             return None
         halfway = self._halfway.pop(row)
         first = halfway - _row_of(before, row)
         second = _row_of(weights, row) - halfway
-        for piece in self._embeddings:
+        for piece in embeddings:
             first[piece] = 0.0
             second[piece] = 0.0
         norms = float(first.norm() * second.norm())
-        if norms == 0:
+        if norms == 0 or not math.isfinite(norms):
             return None
         cosine = float(torch.dot(first, second)) / norms
         change = self._relative_change(_row_of(before, row), first.add_(second))

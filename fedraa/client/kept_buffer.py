@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from fedraa.errors import InputError
 from fedraa.messages import KEPT_PREFIX, Index, Vector
 
 
@@ -20,12 +23,25 @@ class KeptBuffer:
         size: The number of values. None means one value per parameter of the model, or per entry of `coordinates`. A
             task then carries only the values of the coordinates that it trains.
         coordinates: The coordinates of the model that have a value, in ascending order; None for all.
+
+    Raises:
+        InputError: `start` does not fit `size`, or it is another text.
     """
 
     name: str
     start: float | Vector | Literal["model", "received"] = 0.0
     size: int | None = None
     coordinates: Index | None = None
+
+    def __post_init__(self) -> None:
+        fits = np.shape(self.start) in ((), (self.size,))
+        expected = "a number, model or received"
+        if self.size is not None:
+            expected = f"a number or an array of {self.size} numbers"
+        if isinstance(self.start, str):
+            fits = self.size is None and self.start in ("model", "received")
+        if not fits:
+            raise InputError(f"kept: {self.name}.start", got=self.start, expected=expected)
 
     @property
     def key(self) -> str:

@@ -107,7 +107,10 @@ class LocalRun(Protocol):
         """
 
     def add_transform(self, transform: GradientTransform) -> None:
-        """Add a gradient transform. In every step, it changes the gradient before all other transforms do."""
+        """Add a gradient transform. In every step, it changes the gradient before all other transforms do.
+
+        If the transform has the attribute `whole`, the algorithm must set `needs_whole_gradient`.
+        """
 
 
 def refuse_other_steps(reason: str) -> Mapping[str, str]:
@@ -134,7 +137,7 @@ class LocalAlgorithm:
 
     Attributes:
         has_personal_model: True if `personal_model` returns the client's own model.
-        needs_whole_gradient: True if `train` calls `run.gradient`.
+        needs_whole_gradient: True if `train` calls `run.gradient`, or adds a gradient transform that is `whole`.
         replies: Names of the buffers that `train` puts into `run.reply`. The `asks` of the method's RoundState have the
             same names.
         needs: Names of fields of LocalTraining that the user must set to a value other than 0 or empty.

@@ -123,8 +123,8 @@ class LocalStep:
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
         self._keeps_rest = task.keeps_rest and self._mask is not None
-        # True in a block of `limit_to`. The weights outside of its mask may differ from 0.
-        self._is_limited = False
+        # True if weights outside of the mask may differ from 0. `limit_to` also sets it.
+        self._has_rest = self._keeps_rest
         extras = {name: tensor(task.extra_values(name)) for name in task.extras if name in BLENDED}
         self._transforms = self._begin_transforms(extras)
         model.load(task.params)
@@ -167,10 +167,14 @@ class LocalStep:
         again.settings = replace(self.settings, prox_mu=pull, control=False, grad_mix=1.0, sam_rho=0.0)
         again.adversary = None
         again.squares = None
+        if pull:
+            # The proximal term gives unused tokens a gradient.
+            again.embeddings = []
         again._anchor = received
         again._transforms = again._begin_transforms({})
-        again._optimizer = self._make_optimizer({})
+        again._kept = {}
         again._steps_taken = 0
+        again.start_optimizer()
         return again
 
     def _begin_transforms(self, extras: Mapping[str, Tensor]) -> list[GradientTransform]:
@@ -182,7 +186,7 @@ class LocalStep:
         transforms += self._components.custom_transforms
         if local.control:
             transforms.append(AddVector())
-        if "momentum" in extras:
+        if local.grad_mix < 1:
             transforms.append(ServerMomentum(local.grad_mix))
         if local.clip:
             transforms.append(Clipping(local.clip))
@@ -190,19 +194,22 @@ class LocalStep:
             transforms.append(WeightDecay(local.grad_mix * local.weight_decay))
         return begin_transforms(transforms, extras)
 
-    def _make_optimizer(self, kept: Mapping[str, Tensor]) -> OptimizerSteps | EmbeddingSteps:
-        model, optimizer = self.model, self._components.optimizer
-        momentum, decay = self.settings.momentum, self.settings.weight_decay
-        steps = OptimizerSteps(optimizer, model.weights, kept, momentum=momentum, weight_decay=decay, sizes=model.sizes)
-        return EmbeddingSteps(steps, model.weights, self.embeddings) if self.embeddings else steps
-
     def start_optimizer(self) -> None:
-        """Create the optimizer again, at the current weights. Call this only before the first step."""
-        self._optimizer = self._make_optimizer(self._kept)
+        """Create the optimizer, at the current weights. Call this again only before the first step."""
+        optimizer, weights, sizes = self._components.optimizer, self.model.weights, self.model.sizes
+        momentum, decay = self.settings.momentum, self.settings.weight_decay
+        steps = OptimizerSteps(optimizer, weights, self._kept, momentum=momentum, weight_decay=decay, sizes=sizes)
+        self._optimizer = EmbeddingSteps(steps, weights, self.embeddings) if self.embeddings else steps
 
     def add_transform(self, transform: GradientTransform) -> None:
         """Add a gradient transform. In every step, it is applied before all other gradient transforms."""
+        if self._anchor is self.model.weights:
+            self._anchor = self.received_buffer(self.task.params)
         self._transforms.insert(0, transform)
+        if self.embeddings and not self._steps_taken:
+            # The transform may give unused tokens a gradient.
+            self.embeddings = []
+            self.start_optimizer()
 
     @contextmanager
     def limit_to(self, only: Tensor) -> Iterator[None]:
@@ -211,10 +218,10 @@ class LocalStep:
         self._mask = only.to(torch.float32)
         if mask is not None:
             self._mask *= mask
-        self._is_limited = True
+        self._has_rest = True
         yield
         self._mask = mask
-        self._is_limited = False
+        self._has_rest = self._keeps_rest
 
     def rate(self, steps_taken: int) -> float:
         """Return the learning rate of the next step after `steps_taken` steps of the task."""
@@ -304,9 +311,9 @@ class LocalStep:
             self._optimizer.descend(weights, g, piece, self._rate)
             return
         assert self._mask is not None
-        # The weights outside of the mask are not 0 in this branch. Weight decay would change them.
+        # The weights outside of the mask are not 0 in this branch. AdamW would decay them.
         before = weights.clone()
-        self._optimizer.descend(weights, self._apply_mask(g, piece), piece, self._rate)
+        self._optimizer.descend(weights, g, piece, self._rate)
         weights.copy_(torch.where(self._mask[piece] > 0, weights, before))
 
     def _apply_transforms(self, piece: slice | EllipsisType, weights: Tensor, g: Tensor) -> None:
@@ -320,7 +327,7 @@ class LocalStep:
                 transform.apply(g, at)
             else:
                 change_in_place("gradient_transforms", transform, "apply", g, at, name="grad")
-            if transform.masked or self._is_limited:
+            if transform.masked or self._has_rest:
                 self._apply_mask(g, piece)
 
     def loss(self, inputs: Any, labels: Tensor) -> Tensor:
@@ -359,11 +366,12 @@ class LocalStep:
         if not self.settings.sam_rho:
             return self._plain_gradient(inputs, labels)
         unperturbed = w.clone()
-        drawn = random_state(w.device)
+        generator = _dropout_generator(w.device)
+        drawn = generator.get_state()
         # A module may change its inputs in place, and the second pass needs them again.
         loss = self._plain_gradient(map_tree(Tensor.clone, inputs), labels)
         w.add_(g.mul_(self.settings.sam_rho / (gradient_norm(g) + EPSILON)))
-        set_random_state(w.device, drawn)
+        generator.set_state(drawn)
         self.model.backward(self.loss(inputs, labels))
         self._apply_mask(g)
         w.copy_(unperturbed)
@@ -385,16 +393,8 @@ class LocalStep:
         return g.mul_(self._mask[piece])
 
 
-def random_state(device: torch.device) -> Tensor:
-    """Return the state of the random generator that dropout uses on the device."""
+def _dropout_generator(device: torch.device) -> torch.Generator:
+    """Return the random generator that dropout uses on the device."""
     if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.default_generator.get_state()
-
-
-def set_random_state(device: torch.device, state: Tensor) -> None:
-    """Set the state of the random generator that dropout uses on the device."""
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    else:
-        torch.default_generator.set_state(state)
+        return torch.cuda.default_generators[device.index]
+    return torch.default_generator

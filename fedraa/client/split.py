@@ -4,13 +4,13 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedraa.errors import InputError
 from fedraa.messages import Vector
 from fedraa.submodels import Cost
+from fedraa.submodels.flat import frozen_parameters, trainable_parameters
 from fedraa.submodels.meter import Meter
 
 
@@ -96,12 +96,17 @@ class SplitBody(nn.Module):
 def check_split(module: nn.Module, at: int) -> list[nn.Module]:
     """Return the layers of a model that is split after `at` layers. Raise InputError if it cannot be split."""
     if not isinstance(module, nn.Sequential) or len(module) <= at:
-        layers = "the model is not an nn.Sequential"
+        problem = "the model is not an nn.Sequential"
         if isinstance(module, nn.Sequential):
-            layers = f"the model has {len(module)} layers"
+            problem = f"the model has {len(module)} layers"
         expected = f"a model that is an nn.Sequential of more than {at} layers"
-        raise InputError("split", layers, got=module, expected=expected)
-    return list(module)
+        raise InputError("split", problem, got=module, expected=expected)
+    layers = list(module)
+    client_half, server_half = ({*nn.ModuleList(half).parameters()} for half in (layers[:at], layers[at:]))
+    if client_half & server_half:
+        problem = f"a parameter of the first {at} layers is also in a later layer, which only the server has"
+        raise InputError("split", problem, hint="split the model at another layer, or share no parameters")
+    return layers
 
 
 def measure_split(module: nn.Module, at: int, example: Tensor) -> SplitCosts:
@@ -118,12 +123,13 @@ def measure_split(module: nn.Module, at: int, example: Tensor) -> SplitCosts:
         activations = stem(example)
         if activations.requires_grad:
             activations.sum().backward()
-    params = sum(parameter.numel() for parameter in stem.parameters())
+    params = sum(parameter.numel() for parameter in trainable_parameters(stem))
+    frozen = sum(parameter.numel() for parameter in frozen_parameters(stem))
     if params == 0:
         raise InputError("split", "the client has no parameter to train", got=at, hint="split after a later layer")
     crossing = activations[0].numel()
     flops = meter.flops / len(example)
-    memory = 4 * (3 * params + len(example) * (example[0].numel() + crossing))
+    memory = 4 * (3 * params + frozen + len(example) * (example[0].numel() + crossing))
     with Meter() as meter:
         result = nn.Sequential(*copy.deepcopy(layers[at:])).train()(activations.detach().requires_grad_())
         result.sum().backward()
@@ -131,5 +137,5 @@ def measure_split(module: nn.Module, at: int, example: Tensor) -> SplitCosts:
 
 
 def _copy_across(tensor: Tensor) -> tuple[Vector, Tensor]:
-    buffer = np.array(tensor.detach().cpu().numpy(), np.float32, copy=True)
+    buffer = tensor.detach().to("cpu", torch.float32, copy=True).numpy()
     return buffer, torch.from_numpy(buffer).to(tensor.device)

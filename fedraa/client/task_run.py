@@ -113,6 +113,7 @@ class TaskRun:
             self.record_loss(loss)
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
+        self._refuse_chunks("run.gradient needs")
         # A module may change its inputs in place, and the caller may need them again.
         return self._step.gradient(map_tree(Tensor.clone, inputs), labels)
 
@@ -142,7 +143,16 @@ class TaskRun:
         if not isinstance(transform, GradientTransform):
             problem = "run.add_transform got a wrong value"
             raise InputError("method.local.algorithm", problem, got=transform, expected="a GradientTransform")
+        if transform.whole:
+            self._refuse_chunks(f"{type(transform).__qualname__} in run.add_transform needs")
         self._step.add_transform(transform)
+
+    def _refuse_chunks(self, what: str) -> None:
+        """Raise InputError if the steps of a large model would compute the gradient in chunks."""
+        if not self._step.settings.algorithm.needs_whole_gradient:
+            problem = f"{what} the whole gradient"
+            hint = f"set needs_whole_gradient = True in {type(self._step.settings.algorithm).__qualname__}"
+            raise InputError("method.local.algorithm", problem, hint=hint)
 
     def train_with(self, algorithm: LocalAlgorithm) -> None:
         """Train the task. Raise InputError if a custom algorithm fails or leaves a wrong result."""

@@ -151,11 +151,11 @@ class Trainer:
         mask = None if personal is None else self._to_tensor(personal)
         run = TaskRun(local_step, minibatches, kept, mask)
         if self._target_cosine is not None:
-            run.halfway = HalfwayCosine([length], self._target_cosine, model.module, local_step.embeddings)
+            run.halfway = HalfwayCosine([length], self._target_cosine, model.module)
         run.train_with(algorithm)
         cosine = None
         if run.halfway is not None:
-            cosine = run.halfway.compute(run.before_steps, run.weights)
+            cosine = run.halfway.compute(run.before_steps, run.weights, embeddings=local_step.embeddings)
         extras |= self._compress_update(local_step, task, personal=mask)
         if local_step.squares is not None:
             extras["squares"] = local_step.squares

@@ -22,7 +22,8 @@ class Stateful:
     - a list, deque, set or dict. The elements of a set and the keys of a dict must be numbers or text. Other items may
       be numbers, text, lists, dicts with text keys, NumPy arrays, and objects with `state` and `restore`.
 
-    An array must always have the same shape. It is restored in place, so that views of it stay valid.
+    An array must always have the same shape. It is restored in place, so that views of it stay valid. Objects with
+    `state` and `restore` are also restored in place, so that the same objects must exist before `restore`.
 
     Without `state_fields`, all attributes are saved. They must be numbers, text, lists, dicts with text keys or NumPy
     arrays. For attributes of other types, override `state` and `restore`.
@@ -134,7 +135,7 @@ def _restore_value(place: str, current: Any, value: Any) -> Any:
     if isinstance(current, list | tuple):
         return type(current)(_restored_items(place, current, value))
     if isinstance(current, deque):
-        return deque(deepcopy(value), current.maxlen)
+        return deque(_restored_items(place, current, value), current.maxlen)
     if isinstance(current, set):
         return set(value)
     # Two components must never have the same array.

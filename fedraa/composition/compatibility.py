@@ -27,7 +27,7 @@ from fedraa.config.sections import MethodOptions
 from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, no_effect_error
-from fedraa.objectives import Objective
+from fedraa.objectives import Classification, Objective
 from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, Sgd
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import Constant
@@ -123,7 +123,8 @@ def _check_refused(name: str, method: Method) -> None:
         "clip": (local.clip, local.clip, "0"),
         "compress": (is_compressed, local.compressor, "none"),
         "aggregator": (is_robust, text_of(method.aggregator), "covered"),
-        "local_optimizer": (not isinstance(optimizer, SGD), text_of(local.local_optimizer), "sgd"),
+        "local_optimizer": (type(optimizer) is not SGD, text_of(local.local_optimizer), "sgd"),
+        "local_optimizer_state": (local.optimizer_state == "keep", local.optimizer_state, "reset"),
         "sam_rho": (local.sam_rho, local.sam_rho, "0"),
     }
     for option, reason in refused.items():
@@ -187,8 +188,10 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
     """Raise InputError if the method or `vmap_batch` needs class labels that the objective does not have."""
     if objective.classifies:
-        if vmap_batch > 1 and objective.auxiliary:
-            problem = "tasks of a model with auxiliary outputs cannot be trained in one batched computation"
+        if vmap_batch > 1 and objective != Classification():
+            problem = (
+                f"a batched computation has only the cross-entropy of one output, not the loss of {objective.name}"
+            )
             raise InputError("vmap_batch", problem, got=vmap_batch, hint="set it to 1")
         return
     for is_on, problem, hint in (
@@ -283,8 +286,12 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     if optimizer.uses_lr == "never":
         finds = f"local_optimizer {text_of(optimizer)}, which finds the learning rate"
         reasons |= dict.fromkeys(("lr", "lr_schedule", "local.full_rate"), finds)
-    elif optimizer.uses_lr == "first step" and lr_unit(method.local.lr_schedule) == LOCAL:
-        reasons["lr_schedule"] = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
+    elif optimizer.uses_lr == "first step":
+        starts = f"local_optimizer {text_of(optimizer)}, for which lr is the rate of the first step"
+        if lr_unit(method.local.lr_schedule) == LOCAL:
+            reasons["lr_schedule"] = starts
+        elif method.local.optimizer_state == "keep" and method.local.lr_schedule != "constant":
+            reasons["lr_schedule"] = f"{starts} of a client's first task if local_optimizer_state is keep"
     is_vote = method.aggregator is not None and not AGGREGATOR.resolve(method.aggregator).weighs
     if is_vote and chosen_value(experiment, "weights") == "samples":
         reasons["weights"] = f"aggregator {text_of(method.aggregator)}, which does not weight clients by their samples"

@@ -38,6 +38,9 @@ def check_privacy(experiment: Experiment, method: Method) -> None:
         if not COMPRESSOR.resolve(method.local.compressor).lossless:
             problem = "local privacy would add its noise after the compression"
             raise InputError("compress", problem, got=text_of(method.local.compressor), hint="set it to none")
+        if "compress" in method.local.algorithm.refuses:
+            problem = f"clients of {experiment.method} keep values that follow the delta before the noise"
+            raise InputError("privacy", problem, hint="give another method, such as fedavg, fedbuff or fed-raa")
         return
     if experiment.server_shards > 1:
         problem = "central privacy adds noise to the sum of whole updates, which no server shard has"
@@ -68,6 +71,7 @@ def _check_sent_values(name: str, method: Method) -> None:
         (local.squares or method.submodel.needs_squares, "squares of gradients"),
         (bool(local.adversary), "the inputs of an adversary"),
         (bool(local.split), "activations"),
+        (getattr(method.update, "uses_losses", False), "losses"),
     ):
         if is_sent:
             problem = f"clients of {name} also send {value}, which are not clipped"
@@ -106,13 +110,10 @@ def _check_rounds(name: str, method: Method, tasks: int | None) -> None:
 
 
 def _check_async_rule(name: str, rule: Any) -> None:
-    """Raise InputError if the weights of updates depend on private values, or if the rule adds no noise."""
+    """Raise InputError if the weights of updates depend on numbers of samples, or if the rule adds no noise."""
     if rule.participation_correction:
         problem = "weights by numbers of samples may exceed 1"
         raise InputError("update.participation_correction", problem, got=rule.participation_correction, hint="give 0")
-    if rule.uses_losses:
-        problem = f"the weights of {name} depend on the losses of clients, which are private"
-        raise InputError("privacy", problem, hint="give another method, or --privacy local")
     if getattr(rule, "aggregator", None) is not None:
         problem = "central privacy works only with a mean"
         got = text_of(rule.aggregator)

@@ -46,8 +46,8 @@ class Experiment(
 ):
     """The settings of one run of one method. They are checked when the object is created.
 
-    Every field is also an option of the command line. None means the method's value. A field that the method lacks has
-    no effect.
+    Every field is also an option of the command line. None means the method's value. `fedraa.run` refuses a field that
+    the method lacks.
     """
 
     if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fedraa.components.text import KIND
 from fedraa.config.sections import ClusterOptions
 from fedraa.errors import no_effect_error
 
@@ -32,7 +31,7 @@ class _Rule:
 _RULES = (
     _Rule(
         "dirichlet",
-        lambda experiment: experiment.partition not in (None, "dirichlet", {KIND: "dirichlet"}),
+        lambda experiment: experiment.partition not in (None, "dirichlet"),
         lambda experiment: f"partition {experiment.partition}",
         "give --partition dirichlet, or leave it out",
     ),

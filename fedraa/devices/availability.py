@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.devices.device_columns import parse_float
 from fedraa.errors import InputError
 from fedraa.reading import read_frame
 from fedraa.rng import generator
@@ -233,10 +234,7 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
 
 
 def _parse_daily(text: str, period: float | None, seed: int) -> Daily:
-    try:
-        share = float(text.partition(":")[2])
-    except ValueError:
-        share = 0.0
+    share = parse_float(text.partition(":")[2])
     if not 0 < share <= 1:
         raise InputError("availability", got=text, expected="a share above 0 and at most 1, as in daily:0.3")
     if period is None:

@@ -12,7 +12,7 @@ from fedraa.components.calls import convert_errors
 from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import text_of
-from fedraa.devices.device_columns import check_columns, check_values, read_devices, split_clients
+from fedraa.devices.device_columns import check_columns, check_values, parse_float, read_devices, split_clients
 from fedraa.devices.fedscale import FedScaleFleet
 from fedraa.devices.fleet import COLUMNS, WATTS, Fleet
 from fedraa.devices.link_traces import LinkTrace
@@ -161,10 +161,7 @@ def _parse_tiers(spec: str, clients: int) -> tuple[Floats, npt.NDArray[np.int64]
 
 
 def _parse_number(spec: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = np.nan
+    value = parse_float(text)
     if not np.isfinite(value):
         raise InputError("compute", f"{text!r} is not a finite number", got=spec, expected=FORMS)
     return value

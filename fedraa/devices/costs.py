@@ -1,7 +1,7 @@
 """The model of a task's cost: duration, FLOPs, traffic and energy."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from fedraa.client.local_training import LocalTraining
 from fedraa.client.split import SplitCosts
 from fedraa.components.state import Stateful
 from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Load
-from fedraa.messages import Floats
+from fedraa.messages import ExtraBuffers, Floats
 from fedraa.submodels.cost import Cost
 
 Widths = tuple[int, ...]
@@ -41,6 +41,7 @@ class CostSettings:
         server: The speed of the server for its part of a split model, as a multiple of the fastest device's speed.
         download: The compressor of the models that the server sends.
         label_overlap: The overlap of the clients' labels, on which the number of local steps of `auto` depends.
+        extra_buffers: The numbers of buffers that the method sends besides the submodel, such as control variates.
     """
 
     unit: float = 1.0
@@ -49,6 +50,7 @@ class CostSettings:
     server: float = 1.0
     download: object = "none"
     label_overlap: float = 1.0
+    extra_buffers: ExtraBuffers = field(default_factory=ExtraBuffers)
 
 
 class ModelledCost(NamedTuple):
@@ -113,6 +115,7 @@ class CostModel(Stateful):
         self._frozen = settings.frozen
         self._stem = settings.stem
         self._label_overlap = settings.label_overlap
+        self._extra_buffers = settings.extra_buffers
         self._server = settings.server * float(fleet.compute.max())
         self.compressor = COMPRESSOR.resolve(local.compressor)
         self.download = COMPRESSOR.resolve(settings.download)
@@ -173,7 +176,7 @@ class CostModel(Stateful):
             steps: The number of local steps if the task ends early; None for a whole task.
             work: The FLOPs of the task as a share of the FLOPs of training the whole submodel.
         """
-        passed = self._sample_passes(widths, client, steps) * work
+        passed = self.sample_passes(widths, client, steps) * work
         start = None if now is None else now / self._unit
         load = self.load(widths, passed, down, up)
         times = self.fleet.times(load, client, start, float(self._server_time(passed)))
@@ -207,14 +210,11 @@ class CostModel(Stateful):
 
     def flops(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the client's FLOPs for one task, or for its first `steps` local steps."""
-        return self._trained_cost(widths).flops * self._sample_passes(widths, client, steps)
+        return self._trained_cost(widths).flops * self.sample_passes(widths, client, steps)
 
     def count_steps(self, widths: Widths, client: int) -> int:
         """Return the number of local steps of one whole task."""
-        steps = self.steps(widths, client)
-        if steps is None:
-            return self._local.count_steps(int(self._sizes[client]))
-        return steps
+        return self.steps(widths, client) or self._local.count_steps(int(self._sizes[client]))
 
     def path_length(self, lr: float, steps: int) -> float:
         """Return the length of a path of `steps` local steps with the mean rate `lr` and gradients of length 1."""
@@ -262,26 +262,26 @@ class CostModel(Stateful):
         cost = self._trained_cost(widths)
         return cost.bytes - FLOAT32_BYTES * cost.personal
 
-    def activation_bytes(self, client: int) -> int:
-        """Return the bytes of activations that the client of a split model sends in one task.
+    def activation_bytes(self, passed: Floats | float) -> Floats | float:
+        """Return the bytes of activations that the client of a split model sends in `passed` sample passes.
 
-        The client receives gradients of the same size.
+        The client receives gradients of the same size. Without a split, the result is 0.
         """
         if self._stem is None:
-            return 0
-        return FLOAT32_BYTES * self._stem.activations * int(self._local.count_sample_passes(int(self._sizes[client])))
+            return 0.0
+        return FLOAT32_BYTES * self._stem.activations * passed
 
     def table(self, shapes: Sequence[Widths]) -> Floats:
         """Return the table c [N, M]. Entry c[n, j] is the expected duration of one task of client n on submodel j.
 
         The modelled duration is scaled by the client's observed durations. An entry is infinite if the submodel does
-        not fit in the client's memory.
+        not fit in the client's memory. Masks and links that change with time are not considered.
         """
         columns = []
         for widths in shapes:
             passed = self._all_sample_passes(widths)
             down, up = self.moved_bytes(widths)
-            activations = FLOAT32_BYTES * self._stem.activations * passed if self._stem is not None else 0.0
+            activations = self.activation_bytes(passed)
             load = self.load(widths, passed, down + activations, up + activations)
             columns.append(
                 np.where(self.fleet.fits_memory(load), self.fleet.cost(load) + self._server_time(passed), np.inf)
@@ -320,7 +320,7 @@ class CostModel(Stateful):
             real: The observed duration on the run's clock.
             seconds: The real time in seconds that the worker needed.
         """
-        passes = self._sample_passes(widths, client)
+        passes = self.sample_passes(widths, client)
         self._paces.append(seconds / passes)
         del self._paces[:-PACE_WINDOW]
         modelled = max(self.cost(widths, client, *self.moved_bytes(widths)).duration, passes * min(self._paces))
@@ -334,7 +334,7 @@ class CostModel(Stateful):
         self._fresh.clear()
         return True
 
-    def _sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
+    def sample_passes(self, widths: Widths, client: int, steps: int | None = None) -> float:
         """Return the number of sample passes (forward, backward) in one task, or in its first `steps` local steps."""
         steps = steps or self.steps(widths, client)
         shard = int(self._sizes[client])
@@ -375,9 +375,16 @@ class CostModel(Stateful):
         return self._measure(widths)
 
     def moved_bytes(self, widths: Widths) -> tuple[int, int]:
-        """Return the bytes that a client receives and sends for a submodel without a mask, after compression."""
+        """Return the bytes that a client receives and sends for a submodel without a mask, after compression.
+
+        They include the method's extra buffers, which are never compressed. They do not include activations, and the
+        squared gradients that PruneFL sends in some rounds.
+        """
         sent = self.sent(widths)
-        return wire_bytes(self.download, sent // FLOAT32_BYTES), wire_bytes(self.compressor, sent // FLOAT32_BYTES)
+        extra = self._extra_buffers
+        down = wire_bytes(self.download, sent // FLOAT32_BYTES) + extra.down * sent
+        up = wire_bytes(self.compressor, sent // FLOAT32_BYTES) + (extra.up + extra.up_whole) * sent
+        return down, up
 
     def _duration_ratio(self, client: int) -> float:
         """Return the median ratio of the client's observed to modelled durations; 1 without observations."""

@@ -60,6 +60,14 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
         raise InputError(field, got=raw[bad[0]], expected=expected)
 
 
+def parse_float(text: str) -> float:
+    """Return the number that a text contains, or NaN if it contains none."""
+    try:
+        return float(text)
+    except ValueError:
+        return float("nan")
+
+
 def split_clients(shares: Floats, clients: int) -> npt.NDArray[np.int64]:
     """Divide the clients by `shares`, which sum to 1. Return the number of clients for each share, int64 [shares]."""
     ends = np.floor(np.cumsum(shares) * clients + 0.5).astype(np.int64)

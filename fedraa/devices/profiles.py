@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedraa.devices.device_columns import split_clients
+from fedraa.devices.device_columns import parse_float, split_clients
 from fedraa.errors import InputError
 from fedraa.messages import Floats
 
@@ -102,10 +102,7 @@ class ProfileFleet:
 
 
 def _parse_share(part: str, text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = np.nan
+    share = parse_float(text)
     if not share >= 0:
         raise InputError("compute: profiles", got=part, expected="NAME:SHARE, where SHARE is 0 or more")
     return share

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedraa.devices.compute_speeds import tier_sizes
+from fedraa.devices.device_columns import parse_float
 from fedraa.errors import InputError
 from fedraa.messages import Index
 from fedraa.numbers import format_count
 
-FORM = "COUNT:NAME=AMOUNT,..., as in 2:CPU=1,GPU=0.5"
+FORM = "COUNT:NAME=AMOUNT,... with different names, as in 2:CPU=1,GPU=0.5"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ def parse_group(text: str) -> WorkerGroup:
     """
     count, _, needs = text.partition(":")
     pairs = [part.partition("=")[::2] for part in needs.split(",")]
-    if not count.isdecimal() or int(count) < 1 or not all(name for name, _ in pairs):
+    names = {name for name, _ in pairs}
+    if not count.isdecimal() or int(count) < 1 or "" in names or len(names) < len(pairs):
         raise InputError("resources", got=text, expected=f"{FORM}, once for every tier of compute")
     return WorkerGroup(int(count), {name: _parse_amount(text, amount) for name, amount in pairs})
 
@@ -58,10 +60,7 @@ def group_of_clients(groups: Sequence[WorkerGroup], compute: object, clients: in
 
 
 def _parse_amount(text: str, amount: str) -> float:
-    try:
-        value = float(amount)
-    except ValueError:
-        value = np.nan
+    value = parse_float(amount)
     if not 0 <= value < np.inf:
         raise InputError("resources", f"{amount!r} is not an amount", got=text, expected=FORM)
     return value

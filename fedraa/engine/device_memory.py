@@ -3,8 +3,9 @@
 import numpy as np
 
 from fedraa.engine.factories import make_cost_model, make_server
-from fedraa.engine.preflight import discard_event, name_clients
+from fedraa.engine.preflight import discard_event
 from fedraa.engine.run_spec import RunSpec
+from fedraa.rundir.failures import name_clients
 
 # Maximum number of first tasks that are compared with the memory of their devices.
 MAX_FIRST_TASKS = 1000
@@ -27,7 +28,7 @@ def warn_of_small_memory(spec: RunSpec) -> list[str]:
             small.append(client)
     if not small:
         return []
-    clients = name_clients(np.array(sorted(small)), spec.data.names)
+    clients = name_clients(sorted(small), spec.data.names)
     verb = "lacks" if len(small) == 1 else "lack"
     method = spec.experiment.method
     return [

@@ -8,30 +8,34 @@ from fedraa.callbacks.events import Progress, to_event
 
 
 class EventDispatcher:
-    """A queue of log lines for the callbacks."""
+    """A queue of log lines for the callbacks.
+
+    Attributes:
+        stop_source: The name of the first callback that requested a stop, or None.
+    """
 
     def __init__(self, listeners: EventSink | None = None) -> None:
         if listeners is None:
             listeners = CallbackList()
         self._listeners = listeners
         self._undelivered: deque[Mapping[str, object]] = deque()
+        self.stop_source: str | None = None
 
     def recorded(self, line: Mapping[str, object]) -> None:
         """Queue a line of the log if a callback subscribes to its kind."""
         if line["kind"] in self._listeners.subscribed:
             self._undelivered.append(line)
 
-    def deliver(self) -> str | None:
-        """Deliver queued events. Return the name of the callback that requested a stop, or None.
+    def deliver(self) -> None:
+        """Deliver queued events.
 
         Raises:
             CallbackRaised: A callback failed. Its event and all later events stay in the queue.
         """
-        asking = None
         while self._undelivered:
-            asking = self._listeners.tell(to_event(self._undelivered[0])) or asking
+            asking = self._listeners.tell(to_event(self._undelivered[0]))
+            self.stop_source = self.stop_source or asking
             self._undelivered.popleft()
-        return asking
 
     def progress(self, progress: Progress) -> None:
         self._listeners.progress(progress)

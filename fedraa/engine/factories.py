@@ -13,6 +13,7 @@ from fedraa.server.client_states import ClientStates
 from fedraa.server.local_rates import LocalRates
 from fedraa.server.mixing import LocalMean
 from fedraa.server.polyak import PolyakAveraging
+from fedraa.server.round_state import RoundState
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.server import Server, ServerSetup
 from fedraa.server.stores.local import MakeSharedBuffer, Store
@@ -107,6 +108,7 @@ def _count_at_work(spec: RunSpec) -> int:
 
 def make_cost_model(spec: RunSpec) -> CostModel:
     """Return the costs of the run's tasks."""
+    auxiliary = spec.method.auxiliary or RoundState()
     settings = CostSettings(
         unit=spec.experiment.time_scale if spec.wall else 1.0,
         stem=spec.stem,
@@ -114,6 +116,7 @@ def make_cost_model(spec: RunSpec) -> CostModel:
         server=getattr(spec.method.submodel, "server_compute", LayerCut.server_compute),
         download=spec.method.schedule.download_compressor,
         label_overlap=spec.label_overlap,
+        extra_buffers=auxiliary.count_extra_buffers(),
     )
     full = spec.traced.widths(spec.traced.full())
     return CostModel(spec.fleet, spec.data.sizes, spec.method.local, spec.measure, full, settings)

@@ -93,7 +93,8 @@ class Loop:
         self._failures = TaskFailures()
 
     def begin(self) -> None:
-        """Start a new run."""
+        """Start a new run and its clock."""
+        self.clock.exclude(self.clock.elapsed_seconds())
         self._waiting_clients.extend(self.server.begin())
 
     def state(self) -> State:
@@ -103,6 +104,7 @@ class Loop:
             "log": self.log.state(),
             "clock": self.clock.state(),
             "tasks": [[number, due] for number, due in self._tasks.due_times()],
+            "failures": self._failures.state(),
             "waiting_clients": list(self._waiting_clients),
             "evaluations": self.evaluations.state(),
             "checkpoints": self._checkpoints.state(),
@@ -119,6 +121,7 @@ class Loop:
         self.clock.restore(state["clock"])
         for number, due in state["tasks"]:
             self._send_task(self.server.task_table.in_flight[number].task, due)
+        self._failures.restore(state["failures"])
         self._waiting_clients.extend(state["waiting_clients"])
         self.evaluations.restore(state["evaluations"])
         self._checkpoints.restore(state["checkpoints"])
@@ -129,8 +132,7 @@ class Loop:
     def run(self) -> StopReason | None:
         """Run to the end. Return the reason of the end, or None for a stopped run that can be resumed.
 
-        Raises:
-            CallbackRaised: A callback failed, between two steps.
+        Raises CallbackRaised if a callback fails.
         """
         self._deliver_events()
         while self.phase is not LoopState.FINISHED and not self._stop_request.is_set():
@@ -177,15 +179,17 @@ class Loop:
         # 6. Time moves to the outcome that is due next. The result is None if this outcome is missing, or if its task
         # was sent again after a failure.
         else:
-            finished = self._next_finished()
+            finished = self._next_on_wall_clock() if self.clock.wall else self._next_on_virtual_clock()
             if finished is not None:
                 self._finish_task(*finished)
 
     def _deliver_events(self) -> None:
-        """Deliver new events to the callbacks, which may request the end of the run."""
-        stop_source = self._dispatcher.deliver()
-        if self.stop_source is None and self.phase is LoopState.RUNNING:
-            self.stop_source = stop_source
+        """Deliver new events to the callbacks, which may request the end of the run, even if a later one fails."""
+        try:
+            self._dispatcher.deliver()
+        finally:
+            if self.phase is LoopState.RUNNING:
+                self.stop_source = self.stop_source or self._dispatcher.stop_source
 
     def _reason_to_stop(self) -> StopReason | None:
         """Return the first reason to end now: callback, target, steps, time, participations. None if there is none."""
@@ -257,12 +261,6 @@ class Loop:
             self._checkpoints.start(self.server.step)
             self._checkpoints.finish(self._save())
 
-    def _next_finished(self) -> tuple[Task, Outcome] | None:
-        """Return the next finished task and its outcome, or None if no outcome can be handled yet."""
-        if self.clock.wall:
-            return self._next_on_wall_clock()
-        return self._next_on_virtual_clock()
-
     def _next_on_virtual_clock(self) -> tuple[Task, Outcome] | None:
         """Return the task that is due first and its outcome, and move the clock to the due time.
 
@@ -332,7 +330,6 @@ class Loop:
             number: The number of the outcome's task, or None if the task already has an outcome.
         """
         sent = self._tasks.find(number)
-        fault: Fault
         if isinstance(outcome, Update):
             with self.times.server.on("mix"):
                 problem = self._bounds.judge_update(outcome, None if sent is None else sent.task)

@@ -99,4 +99,7 @@ def _is_written_whole(part: object) -> bool:
         taken = list(inspect.signature(type(part).__init__).parameters)[1:]
         if any(name not in values for name in taken):
             return False
+    # Objects of such a class, for example functools.partial, may have arguments that the description lacks.
+    elif type(part).__new__ is not object.__new__:
+        return False
     return all(map(_is_written_whole, values.values()))

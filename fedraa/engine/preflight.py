@@ -1,9 +1,6 @@
 """Checks before the start of a run, such as: every client can get a task, and no batch is too small for the model."""
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fedraa.aggregation.adapters import find_adapters
@@ -27,6 +24,7 @@ from fedraa.methods.depthfl import FirstBlocks
 from fedraa.models.exits import EarlyExits
 from fedraa.models.statistics import has_statistics
 from fedraa.privacy.privacy import refuse_missing_library
+from fedraa.rundir.failures import name_clients
 from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.selection import is_routing
@@ -34,8 +32,6 @@ from fedraa.server.staleness import STALENESS
 from fedraa.submodels.personal_layers import BATCH_NORM, find_personal
 from schedulers import delay_bound, is_feasible
 
-# Maximum number of clients that an error names.
-MAX_NAMED_CLIENTS = 8
 # Arrays that clients can send besides the parameters, with the field of LocalTraining that requests them.
 SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient"}
 
@@ -178,7 +174,7 @@ def _check_small_batches(spec: RunSpec) -> None:
     if len(small) and spec.experiment.on_bad_client == "stop":
         raise InputError(
             "on_bad_client",
-            f"{kind} cannot train on the single sample of {name_clients(small, spec.data.names)}",
+            f"{kind} cannot train on the single sample of {name_clients(small.tolist(), spec.data.names)}",
             got="stop",
             hint="give skip, or another partition",
         )
@@ -268,8 +264,9 @@ def warn_of_small_shards(spec: RunSpec) -> list[str]:
     if not len(small):
         return []
     kind = type(spec.traced.module).__name__
+    clients = name_clients(small.tolist(), spec.data.names)
     return [
-        f"clients: {name_clients(small, spec.data.names)} cannot train, with one training sample each, because {kind} "
+        f"clients: {clients} cannot train, with one training sample each, because {kind} "
         "cannot be trained on batches of one sample; they are quarantined; give fewer clients or another partition to "
         "train them as well"
     ]
@@ -290,22 +287,6 @@ def warn_of_single_steps(spec: RunSpec) -> list[str]:
         for name, value in zero.items()
         if value and chosen_value(spec.experiment, name) is not None
     ]
-
-
-def name_clients(clients: npt.NDArray[np.int64], names: Sequence[str] | None) -> str:
-    """Return a text with the first clients' numbers and names, and the number of other clients."""
-    words = []
-    for client in clients[:MAX_NAMED_CLIENTS].tolist():
-        if names is None or names[client] == str(client):
-            words.append(str(client))
-        else:
-            words.append(f"{client} ({names[client]})")
-    noun = "client" if len(clients) == 1 else "clients"
-    text = f"{noun} {', '.join(words)}"
-    hidden = len(clients) - MAX_NAMED_CLIENTS
-    if hidden > 0:
-        text += f" and {hidden} more"
-    return text
 
 
 def _check_stack(spec: RunSpec) -> None:

@@ -26,11 +26,11 @@ from fedraa.errors import InputError, RunWarning, short_text
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import json_text, write_text
 from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, read_head
-from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS, MODEL, SEAL, SUMMARY
+from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
 from fedraa.rundir.profile import PROFILE
-from fedraa.rundir.run_lock import is_written
+from fedraa.rundir.run_lock import lock_log
 
 
 def load_for_resume(
@@ -120,15 +120,14 @@ def extend_limits(directory: Path, spec: RunSpec) -> None:
 
     If the process is killed meanwhile, the run counts as interrupted, with the old or the new limits.
     """
-    if is_written(directory / EVENTS):
-        raise InputError("run", "another process writes this run", got=directory, hint="wait for it, or stop it")
-    config = History(directory).config
-    now = describe_run(spec)
-    for name in (SUMMARY, MODEL, PROFILE, SEAL):
-        (directory / name).unlink(missing_ok=True)
-    changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
-    changed["resolved"] |= {PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
-    write_text(directory / CONFIG, json_text(config | changed))
+    with lock_log(directory):
+        config = History(directory).config
+        now = describe_run(spec)
+        for name in (SUMMARY, MODEL, PROFILE, SEAL):
+            (directory / name).unlink(missing_ok=True)
+        changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}
+        changed["resolved"] |= {PENDING_EVALS_KEY: config["resolved"][PENDING_EVALS_KEY]}
+        write_text(directory / CONFIG, json_text(config | changed))
 
 
 def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[str, object]) -> None:
@@ -311,7 +310,7 @@ def _check_longer(history: History, longer: Mapping[str, Any], spec: RunSpec) ->
             raise InputError(name, "the run has no such limit", got=value, hint="leave it out")
         if name == "target":
             _check_harder_target(value, Target(**before), spec.limits.target)
-        elif now[StopOptions.LIMITS[name]] <= before:
+        elif value is None or now[StopOptions.LIMITS[name]] <= before:
             expected = f"more than {before:g}, the limit of the run"
             raise InputError(
                 name,

@@ -2,6 +2,7 @@
 
 from contextlib import closing, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -26,6 +27,7 @@ from fedraa.rundir.checkpoint import ASKED, Saver, load_latest
 from fedraa.rundir.clients_file import clients_csv_columns
 from fedraa.rundir.digests import write_seal
 from fedraa.rundir.event_log import EventLog
+from fedraa.rundir.event_reader import read_events
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, FAILURE, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
@@ -124,7 +126,7 @@ class RunSession:
         """
         try:
             if resume and (self._directory / SUMMARY).exists():
-                self._replay_events(None)
+                self._replay_events(None, None)
                 return True
             self._begin_loop(resume)
             reason = self._run_loop()
@@ -179,18 +181,22 @@ class RunSession:
                 description = self._description or describe_run(self._spec, self._dispatcher.waits_for_evaluations)
                 write_text(self._directory / CONFIG, json_text(description))
         config = History(self._directory).config
+        if config["resolved"]["limits"] != self._spec.limits.described():
+            raise InputError("run", "another process changed its limits", got=self._directory, hint="resume it again")
         self._pinned = pinned_settings(config)
         self._loop.evaluations.max_pending_evals = config["resolved"][PENDING_EVALS_KEY]
         if state is not None:
+            # The clock starts only after the callbacks have received the earlier events again.
+            self._replay_events(state["log"]["seq"], state["next_undelivered"])
             self._loop.restore(state)
-            self._replay_events(state["next_undelivered"])
             return
         self._log.begin(self._spec.metric_spec)
         self._loop.begin()
 
-    def _replay_events(self, next_undelivered: int | None) -> None:
+    def _replay_events(self, count: int | None, next_undelivered: int | None) -> None:
+        """Deliver the first `count` events of the log again, or all of them if `count` is None."""
         if self._dispatcher.subscribed:
-            self._dispatcher.replay_events(History(self._directory).lines(), next_undelivered)
+            self._dispatcher.replay_events(islice(read_events(self._directory), count), next_undelivered)
 
     def _write_results(self, reason: StopReason) -> None:
         params = self._loop.server.params
@@ -199,6 +205,8 @@ class RunSession:
         if reason == CALLBACK:
             end["by"] = self._loop.stop_source
         self._log.record("end", self._loop.clock.now, **end, step=self._loop.server.step, model_sha256=digest)
+        # A power failure must not lose lines of a run that has a summary, because such a run cannot be resumed.
+        self._log.sync()
         module = make_worker_spec(self._spec).evaluator(self._spec.evaluation_data, "cpu").prepare(params)
         with raise_unwritable(self._directory):
             _save_model(module, self._directory / MODEL)

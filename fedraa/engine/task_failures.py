@@ -2,8 +2,9 @@
 
 from collections import Counter
 from enum import Enum
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
+from fedraa.components.state import Stateful
 from fedraa.errors import RunFailed, StructuredError
 from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES, BadClients
 from fedraa.messages import Fault, Task, Update
@@ -26,20 +27,26 @@ class FailureAction(Enum):
     GIVE_UP = "give up"
 
 
-class TaskFailures:
-    """Counts of the failed attempts of each task in flight. They start from zero in a resumed run."""
+class TaskFailures(Stateful):
+    """Counts of the failed attempts of each task in flight.
+
+    A resumed run keeps only the counts of failures that clients may have caused, because it may have other workers.
+    """
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_client_faults",)
 
     def __init__(self) -> None:
         self._attempts: Counter[int] = Counter()
         # This counts only failures on healthy workers, because the client may have caused them.
-        self._client_faults: Counter[int] = Counter()
+        self._client_faults: dict[int, int] = {}
 
     def add(self, task: int, fault: Fault) -> FailureAction:
         """Count a failed attempt of a task. Return the next action."""
         self._attempts[task] += 1
         if fault.of_client:
-            self._client_faults[task] += 1
-        if self._client_faults[task] == MAX_CLIENT_FAULTS:
+            self._client_faults[task] = self._client_faults.get(task, 0) + 1
+        # On the wall clock, a run may stop after the last failure and before the task is due. The count is then larger.
+        if self._client_faults.get(task, 0) >= MAX_CLIENT_FAULTS:
             return FailureAction.DROP
         if self._attempts[task] < MAX_TASK_ATTEMPTS:
             return FailureAction.RETRY

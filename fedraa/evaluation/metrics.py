@@ -18,17 +18,11 @@ from fedraa.data.tree import map_tree, take_rows
 from fedraa.errors import InputError
 from fedraa.models.statistics import kept_buffers
 from fedraa.objectives import MetricSpec, Objective
-from fedraa.objectives.metric_spec import PERSONAL, Direction
+from fedraa.objectives.metric_spec import TAKEN_NAMES, Direction
 
 METRICS: ComponentRegistry[Any] = ComponentRegistry("metrics", (), {})
-# Logs, summaries or reports use these names, so a custom metric cannot have one of them.
-_LOGS = ("seq", "kind", "t", "wall", "step", "accuracy", "loss", "client_mean", "client_std", "client_worst", *PERSONAL)
-_TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
-_FAILURES = ("dropped", "dropped_clients", "quarantined")
-_MORE_TOTALS = ("energy", "staleness_mean", "staleness_max", "time_to_target", "model_sha256", "metrics")
-_MARKS = ("note", "attack_success")
-_TABLES = ("method", "seed", "seeds", "directory", "command", "ended_by", "bytes", "idle", "sharpness", "p_accuracy")
-TAKEN = frozenset((*_LOGS, *_TOTALS, *_FAILURES, *_MORE_TOTALS, *_MARKS, *_TABLES))
+# A custom metric cannot have one of these names.
+TAKEN = TAKEN_NAMES | {"accuracy"}
 
 
 class Metric(ABC):

@@ -6,8 +6,9 @@ Client n receives theta and keeps its personal model v_n, which starts at the in
 Server:
     theta <- mean of the clients' w, weighted by samples
 
-Both models use the client's local optimizer, each with its own state and its own order of minibatches. theta is the
-model that the client received, even if it is stale. With submodels, a task trains v only on the submodel's coordinates.
+Both models use the client's local optimizer, each with its own state and its own order of minibatches. If
+`local_optimizer_state` is keep, only the state of the shared model continues in the next task. theta is the model that
+the client received, even if it is stale. With submodels, a task trains v only on the submodel's coordinates.
 
 Read next: client/local_algorithm.py (the interface of local training), client/task_run.py (its steps),
 server/client_states.py (the personal models).

@@ -61,7 +61,9 @@ class GlobalMomentum(RoundState):
 
     def close(self, params: Vector, delta: Vector, moved: Mask, scale: float) -> None:
         self._whole = None
-        np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)
+        # With central privacy, a round without clients has a delta of noise and the scale 0.
+        if scale:
+            np.divide(delta, np.float32(-scale), out=self._momentum, where=moved)
 
     def memory(self, size: int, clients: int) -> int:
         return 8 * size

@@ -44,7 +44,12 @@ from fedraa.server.staleness import STALENESS, weight_for_clients
 from fedraa.vectors.chunked import add_scaled, map_chunks
 from fedraa.vectors.coverage_counter import CoverageCounter
 
-REFUSES = MappingProxyType({"local_optimizer": "the length of its path is not known from the number of steps"})
+REFUSES = MappingProxyType(
+    {
+        "local_optimizer": "the length of its path is not known from the number of steps",
+        "local_optimizer_state": "momentum of earlier tasks makes a path longer than its number of steps shows",
+    }
+)
 
 
 @AGGREGATOR.register("fednova")

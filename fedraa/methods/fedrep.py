@@ -7,6 +7,8 @@ Client n keeps its head p_n and receives the body s:
 Server:
     s <- mean of the clients' s, weighted by samples
 
+A learning-rate schedule over local steps has the length of the second part, and starts again there.
+
 Read next: methods/fedper.py (both parts together), client/local_algorithm.py (the interface of local training),
 client/task_run.py (its steps).
 """

@@ -43,8 +43,8 @@ class FLoRA(LowRank):
     keeps: ClassVar[str] = "merged weights"
     state_fields: ClassVar[tuple[str, ...]] = ("_products", "_samples", "_round", "_stack", "_stacked", "_received")
 
-    def _reset_state(self, clients: int) -> None:
-        super()._reset_state(clients)
+    def start(self, size: int, clients: int) -> None:
+        super().start(size, clients)
         self._products: list[npt.NDArray[np.float64]] = []
         self._samples = 0.0
         self._round = self._stack = self._stacked = 0

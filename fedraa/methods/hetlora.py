@@ -39,8 +39,8 @@ class HetLoRA(LowRank):
     weighs: ClassVar[bool] = False
     state_fields: ClassVar[tuple[str, ...]] = ("_reports",)
 
-    def _reset_state(self, clients: int) -> None:
-        super()._reset_state(clients)
+    def start(self, size: int, clients: int) -> None:
+        super().start(size, clients)
         self._reports = 0
 
     def add(self, contribution: ClientDelta) -> None:

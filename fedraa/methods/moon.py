@@ -50,6 +50,9 @@ def find_last_linear(module: nn.Module) -> nn.Linear:
 
 def read_features(last_linear: LastCall) -> Tensor:
     """Return the features [b, k]: the input of the last linear layer in the last forward pass."""
+    if not last_linear.args:
+        problem = "moon compares the inputs of the last linear layer, and a forward pass does not call this layer"
+        raise InputError("method", problem, hint="give a model that ends with a linear layer")
     features: Tensor = last_linear.args[0]
     return features.flatten(1)
 

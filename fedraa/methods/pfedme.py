@@ -56,16 +56,20 @@ class MoreauEnvelope(LocalAlgorithm):
 
     def train(self, run: LocalRun) -> None:
         w = run.weights.clone()
-        p = run.weights
+        p = w.clone()
         for inputs, labels in run.minibatches():
+            # `run.gradient` takes the gradient at `run.weights`. Between two minibatches, `run.weights` have the values
+            # of w, from which an adaptive learning rate follows.
+            run.weights.copy_(p)
             for step in range(self.inner_steps):
                 loss, gradient = run.gradient(inputs, labels)
                 if step == 0:
                     run.record_loss(loss)
-                p.sub_(gradient + self.pull * (p - w), alpha=self.personal_lr)
+                run.weights.sub_(gradient + self.pull * (run.weights - w), alpha=self.personal_lr)
+            p.copy_(run.weights)
             w.sub_(w - p, alpha=run.lr * self.pull)
+            run.weights.copy_(w)
         run.state["personal_model"].copy_(p)
-        run.weights.copy_(w)
 
     def personal_model(self, kept: Mapping[str, Vector], params: Vector) -> Vector:
         return trained_or_global(kept["personal_model"], params)

@@ -59,6 +59,9 @@ class RingmasterLMO(FedBuffRule):
         super().__post_init__()
         if self.optimizer is None:
             raise InputError("optimizer", got=None, expected="a server optimizer, such as muon")
+        if self.agnostic and not hasattr(self.optimizer, "beta"):
+            problem = f"agnostic sets the decay beta of the momentum, which {type(self.optimizer).__name__} lacks"
+            raise InputError("optimizer", problem, hint="give muon or normalized-momentum")
 
     def start(self, model: AsyncModel) -> None:
         super().start(model)

@@ -11,7 +11,9 @@ _HIDDEN = 128
 class FastText(nn.Module):
     """A text classifier for tokens, int64 `[b, length]`: the mean embedding, then two hidden layers.
 
-    Token 0 is padding. A token number beyond the embedding table is taken modulo the size of the table.
+    Token 0 is padding. Its embedding starts at 0 and gets no gradient. The mean is over all positions, including the
+    padding, so a short text gets a small mean. The original fastText has no padding: its mean is over the words of the
+    text. A token number beyond the embedding table is taken modulo the size of the table.
     """
 
     def __init__(self, classes: int) -> None:

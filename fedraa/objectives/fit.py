@@ -9,6 +9,7 @@ from torch import Tensor
 from fedraa.components.calls import convert_errors
 from fedraa.errors import InputError
 from fedraa.objectives.builtin import OBJECTIVE
+from fedraa.objectives.metric_spec import TAKEN_NAMES
 from fedraa.objectives.objective import Objective
 
 
@@ -22,12 +23,14 @@ def make_objective(description: object) -> Objective:
     if not isinstance(objective, Objective):
         hint = "derive its class from fedraa.Objective"
         raise InputError("objective", got=objective, expected="an Objective", hint=hint)
+    field = f"objective: {objective.name}.better"
     if not isinstance(objective.better, Mapping):
-        expected = "a dict of names with max or min"
-        raise InputError(f"objective: {objective.name}.better", got=objective.better, expected=expected)
+        raise InputError(field, got=objective.better, expected="a dict of names with max or min")
     for name, way in objective.better.items():
-        if way not in ("max", "min") or not name.isidentifier():
-            raise InputError(f"objective: {objective.name}.better", got={name: way}, expected="names with max or min")
+        if way not in ("max", "min") or not isinstance(name, str) or not name.isidentifier():
+            raise InputError(field, got={name: way}, expected="names with max or min")
+        if name in TAKEN_NAMES:
+            raise InputError(field, f"the name {name} is taken", hint="choose another name")
     if objective.main not in ("loss", *objective.better):
         expected = f"one of its metrics {', '.join(('loss', *objective.better))}"
         raise InputError(f"objective: {objective.name}.main", got=objective.main, expected=expected)
@@ -83,6 +86,10 @@ def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Te
         if outputs.isfinite().all() and not loss.isfinite():
             raise InputError(f"{field} loss", got=float(loss), expected=f"a finite number for finite {shapes}")
         _try_to_differentiate(objective, outputs, targets)
+        taken = [name for name in ("loss", "count") if name in objective.measured(outputs, targets)]
+        if taken:
+            problem = f"the name {taken[0]} is taken by the sum that `metrics` gets under it"
+            raise InputError(f"{field} measured", problem, hint="choose another name")
         sums = {name: values.cpu() for name, values in objective.sums(outputs, targets).items()}
         for name, values in sums.items():
             if values.shape[:1] != targets.shape[:1]:

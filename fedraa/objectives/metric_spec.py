@@ -12,6 +12,14 @@ Direction = Literal["max", "min"]
 TARGET = re.compile(r"[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 CLIENTS: tuple[str, ...] = ("client_mean", "client_std", "client_worst")
 PERSONAL = ("personal_mean", "personal_std", "personal_worst")
+_LOGS = ("seq", "kind", "t", "wall", "step", "loss", *CLIENTS, *PERSONAL)
+_TOTALS = ("reason", "steps", "tasks", "time", "best_accuracy", "bytes_down", "bytes_up", "flops", "faults", "shards")
+_FAILURES = ("dropped", "dropped_clients", "quarantined")
+_MORE_TOTALS = ("energy", "staleness_mean", "staleness_max", "time_to_target", "model_sha256", "metrics")
+_MARKS = ("note", "attack_success")
+_TABLES = ("method", "seed", "seeds", "directory", "command", "ended_by", "bytes", "idle", "sharpness", "p_accuracy")
+# Logs, summaries or reports use these names, so no metric of an objective can have one of them.
+TAKEN_NAMES = frozenset((*_LOGS, *_TOTALS, *_FAILURES, *_MORE_TOTALS, *_MARKS, *_TABLES))
 
 
 @dataclass(frozen=True)

@@ -152,21 +152,16 @@ class Objective(ABC):
         """Return the main metric of every client [c], from sums [c] or [c, k] over each client's samples."""
         if self.main == "loss":
             return np.asarray(sums["loss"] / sums["count"])
-        if type(self).metrics is Objective.metrics:
-            return np.asarray(sums[self.main] / sums["count"])
-        return np.array([metrics[self.main] for metrics in self._metrics_of_rows(sums)])
+        return self.metrics_by_client(sums)[self.main]
 
     def metrics_by_client(self, sums: Sums) -> dict[str, Array]:
         """Return the loss and the metrics of every client [c], from sums [c] or [c, k] over each client's samples."""
         metrics = {"loss": np.asarray(sums["loss"] / sums["count"])}
         if type(self).metrics is Objective.metrics:
             return metrics | {name: np.asarray(sums[name] / sums["count"]) for name in self.better}
-        rows = self._metrics_of_rows(sums)
-        return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
-
-    def _metrics_of_rows(self, sums: Sums) -> list[Mapping[str, float]]:
         clients = range(len(sums["count"]))
-        return [self.metrics({name: values[client] for name, values in sums.items()}) for client in clients]
+        rows = [self.metrics({name: values[client] for name, values in sums.items()}) for client in clients]
+        return metrics | {name: np.array([row[name] for row in rows]) for name in self.better}
 
     def expected_outputs(self, outputs: Tensor, targets: Tensor, classes: int) -> str | None:
         """Return the expected shape of outputs as text if their shape is wrong, otherwise None.

@@ -89,14 +89,14 @@ class Checker(ABC, Generic[Ledger]):
     def _logged_fragment(self, line: Line) -> int | None:
         """Return the fragment of a task if the ledger cannot choose it; None if the ledger chooses it.
 
-        The fragment is the one in the log line if a custom scheduler chose it or if it is a sampled submodel. It is 0
-        if the method sends the whole model.
+        The fragment is the one in the log line if a custom scheduler chose it, if its costs are unknown, or if it is a
+        sampled submodel. It is 0 if the method sends the whole model.
         """
         if not self._rules.scheduled and self._rules.whole:
             return 0
         if not self._rules.scheduled:
             return int(line.at_least("fragment", 0))
-        if self._rules.is_custom("schedule", "scheduler"):
+        if self._rules.is_custom("schedule", "scheduler") or not self._rules.table_known:
             return int(line.between("fragment", 0, len(self._rules.resolved.fragments) - 1))
         return None
 

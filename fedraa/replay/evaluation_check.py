@@ -1,13 +1,16 @@
 """Check the evaluations of a run: their times, and that evals.csv agrees with the log."""
 
 import csv
+import io
 from collections import deque
 from itertools import zip_longest
 from pathlib import Path
 
 from fedraa.errors import Inconsistent
+from fedraa.reading import read_regular_file
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
+from fedraa.rundir.clients_file import drop_incomplete_line
 from fedraa.rundir.event_log import TIMES
 from fedraa.rundir.file_names import EVALS, EVENTS
 
@@ -79,11 +82,13 @@ class Evaluations:
     def compare(self, directory: Path, *, ended: bool) -> None:
         """Check that evals.csv agrees with the log. The real times of the rows are not compared.
 
-        The last row may be missing if the run has not ended, because a row is written after its event.
+        The last row may be missing or incomplete if the run has not ended, because a row is written after its event.
         """
         try:
-            with (directory / EVALS).open(newline="", encoding="utf-8") as stream:
-                header, *rows = [*csv.reader(stream)] or [[]]
+            text = read_regular_file(directory / EVALS).decode()
+            if not ended:
+                text = drop_incomplete_line(text)
+            header, *rows = [*csv.reader(io.StringIO(text))] or [[]]
         except (csv.Error, UnicodeDecodeError) as error:
             raise Inconsistent(EVALS, f"the file is not a table: {error}") from None
         for number, (name, expected) in enumerate(zip_longest(header, self._columns), 1):

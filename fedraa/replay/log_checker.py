@@ -126,12 +126,14 @@ class Audit:
                 raise line.field_error("by", "the name of a callback")
             return CALLBACK, now
         time_limit = self._reached_time_limit(now)
+        steps_done = limits.steps is not None and self._ledger.step >= limits.steps
         t = now
-        if time_limit is not None and not self._rules.wall:
+        # If the last step also reaches the limit of steps, the clock does not move to the time limit.
+        if time_limit is not None and not (self._rules.wall or steps_done):
             t = time_limit
         if self.evaluations.reached is not None:
             return "accuracy" if limits.target is None else "target", t
-        if limits.steps is not None and self._ledger.step >= limits.steps:
+        if steps_done:
             return "steps", t
         if time_limit is not None:
             return "time", t

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedraa.errors import Inconsistent
 from fedraa.rundir.event_reader import parse_object
-from fedraa.rundir.file_names import EVENTS
+from fedraa.rundir.file_names import EVENTS, SUMMARY
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,15 @@ class Line:
 
 
 def read_lines(directory: Path) -> Iterator[Line]:
-    """Yield the lines of a run's log.
+    """Yield the lines of a run's log. If the run has not ended, an incomplete last line is skipped.
 
     Raises Inconsistent if a line is no JSON object, or if the lines are not numbered without gaps.
     """
     with (directory / EVENTS).open(encoding="utf-8", errors="replace") as stream:
         for number, text in enumerate(stream, 1):
             fields = parse_object(text)
+            if fields is None and not text.endswith("\n") and not (directory / SUMMARY).exists():
+                return
             if fields is None:
                 raise Inconsistent(f"{EVENTS} line {number}", got=text[:60], expected="a JSON object")
             line = Line(number, fields)

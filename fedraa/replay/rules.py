@@ -28,7 +28,7 @@ from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.ledger.selection_context import ClientFacts
-from fedraa.messages import ExtraBuffers, Floats
+from fedraa.messages import Floats
 from fedraa.numbers import expected_text, format_count
 from fedraa.replay.logged_selector import LoggedSelector
 from fedraa.replay.resolved import Described, Resolved
@@ -137,13 +137,18 @@ class Rules:
         return "scheduler" in self.method["schedule"]
 
     @property
+    def table_known(self) -> bool:
+        """True if a replay can compute the expected duration of every client's task on every submodel."""
+        local = self.method["local"]
+        # A custom RoundState may send any number of buffers with a task.
+        parts = (local.get("compressor"), local.get("algorithm"), self.method["update"].get("auxiliary"))
+        return not any(map(is_foreign, (*parts, self._download_compressor)))
+
+    @property
     def costs_known(self) -> bool:
         """True if a replay can compute the submodel and the cost of every task."""
-        local, update = self.method["local"], self.method["update"]
-        # A custom RoundState may send any number of buffers with a task.
-        parts = (local.get("compressor"), local.get("algorithm"), update.get("auxiliary"))
-        is_custom = any(map(is_foreign, (*parts, self._download_compressor)))
-        return (self.scheduled or self.whole) and not is_custom and not may_set_traffic(update.get("aggregator"))
+        aggregator = self.method["update"].get("aggregator")
+        return (self.scheduled or self.whole) and self.table_known and not may_set_traffic(aggregator)
 
     @property
     def _download_compressor(self) -> Any:
@@ -176,6 +181,9 @@ class Rules:
         check_component_fields(solver, "local")
         # The property raises InputError if `steps` is malformed.
         _ = solver.auto
+        auxiliary = self.method["update"].get("auxiliary", {"kind": "RoundState"})
+        if is_foreign(auxiliary):
+            auxiliary = {"kind": "RoundState"}
         settings = CostSettings(
             unit=self.experiment.time_scale if self.wall else 1.0,
             stem=self.resolved.stem,
@@ -183,6 +191,7 @@ class Rules:
             download="none" if is_foreign(self._download_compressor) else self._download_compressor,
             frozen=self.resolved.base is not None,
             label_overlap=self.resolved.label_overlap,
+            extra_buffers=component_classes()[auxiliary["kind"]].extra_buffers,
         )
         return CostModel(
             Fleet(
@@ -198,13 +207,6 @@ class Rules:
             settings,
         )
 
-    @cached_property
-    def _extra_buffers(self) -> ExtraBuffers:
-        """The number of buffers, such as control variates, that a task carries in each direction besides the model."""
-        kind = self.method["update"].get("auxiliary", {}).get("kind", "RoundState")
-        extra: ExtraBuffers = component_classes()[kind].extra_buffers
-        return extra
-
     def task_costs(self, widths: Widths, decision: Dispatch, now: float, end: RoundEnd | None) -> TaskCosts:
         """Return the costs of a task on a dense submodel of these widths, by the current cost estimates.
 
@@ -215,12 +217,10 @@ class Rules:
             end: The end of the round; None without a deadline.
         """
         client = decision.client
-        sent = self.costs.sent(widths)
-        crossing = self.costs.activation_bytes(client)
-        extra_down, extra_up, _ = self._extra_buffers
+        crossing = int(self.costs.activation_bytes(self.costs.sample_passes(widths, client)))
         down, up = self.costs.moved_bytes(widths)
-        up += extra_up * sent + crossing
-        down = 0 if decision.resent else down + extra_down * sent + crossing
+        up += crossing
+        down = 0 if decision.resent else down + crossing
         steps = cut_task(end, self.costs, widths, decision, now, (down, up))
         duration, energy = self.costs.cost(widths, client, down, up, now, steps)
         return TaskCosts(duration, down, up, self.costs.flops(widths, client, steps), energy, steps)
@@ -240,12 +240,17 @@ class Rules:
         return names
 
     def planner(self) -> SchedulerRunner:
-        """Return the scheduler with the current costs. A custom scheduler is replaced by Gre-RAA."""
+        """Return the scheduler with the current costs. A custom scheduler is replaced by Gre-RAA.
+
+        Unknown costs are replaced by 0. Then all fragments are feasible.
+        """
         schedule = self.method["schedule"]
         scheduler: Scheduler = GreRAA()
         if not self.is_custom("schedule", "scheduler"):
             scheduler = SCHEDULER.copy_for_run(schedule["scheduler"])
-        costs = self.costs.table(self.resolved.fragments)
+        costs = np.zeros((self.clients, len(self.resolved.fragments)))
+        if self.table_known:
+            costs = self.costs.table(self.resolved.fragments)
         return SchedulerRunner.planned(scheduler, costs, schedule["delay_bound"])
 
     def async_ledger(self) -> AsyncLedger:

@@ -70,7 +70,8 @@ class TaskClock:
             costs: The computed costs; None if they cannot be computed.
         """
         line.expect_value("fragment_updates", list(decision.fragment_updates))
-        line.expect_value("feasible_fragments", list(decision.feasible))
+        if self._rules.table_known:
+            line.expect_value("feasible_fragments", list(decision.feasible))
         line.expect_value("t", self.now)
         line.expect_value("task", decision.task)
         line.expect_value("fragment", decision.fragment)

@@ -31,7 +31,7 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
 
     Args:
         data: The partitioned data.
-        folder: The folder of the picture.
+        folder: The folder of the picture, which exists.
         title: The title of the picture.
     """
     # matplotlib is slow to import.
@@ -70,7 +70,6 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
         left.set_ylabel(f"client, {MAX_CLIENTS} of {len(sizes)} by size")
     left.set_ylim(len(chosen) - 0.5, -0.5)
     figure.suptitle(title)
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "clients.png"
     figure.savefig(path, dpi=120)
     return path

@@ -4,10 +4,27 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedraa.components.imports import importing_only
 from fedraa.components.text import paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import override_texts
 from fedraa.config.sections import OutputOptions
+
+
+def repeat_command(options: Mapping[str, Any], objects: Sequence[str] = ()) -> str:
+    """Return the command that repeats a run, or a sentence if this version of fedraa cannot repeat it.
+
+    Custom components are not imported, because they could be any code.
+
+    Args:
+        options: The options of the experiment, as in config.json.
+        objects: The fields that the user gave as objects, as config.json lists them.
+    """
+    try:
+        with importing_only(()):
+            return run_command(Experiment(**options), objects)
+    except (TypeError, ValueError) as error:
+        return f"# this version cannot repeat the run: {' '.join(str(error).split())}"
 
 
 def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:

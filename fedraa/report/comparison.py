@@ -11,7 +11,7 @@ from matplotlib.ticker import EngFormatter
 
 from fedraa.messages import Floats
 from fedraa.objectives.metric_spec import metric_heading, metric_title
-from fedraa.report.runs import Group, runs_of
+from fedraa.report.runs import Group, have_same_clock, runs_of
 from fedraa.report.statistics import bounds_of, confidence_interval
 from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
 
@@ -40,14 +40,18 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     )
     about_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
     about_worst = f"The client with the {extreme} {label} on its own test data."
+    plots = (
+        (f"{main}-time", f"{title} over time", "", "t", main, f"{clock} time", f"test {label}"),
+        (f"{main}-bytes", f"{title} over bytes", about_bytes, "bytes", main, "sent", f"test {label}"),
+        (f"{main}-steps", f"{title} over steps", about_steps, "step", main, "server steps", f"test {label}"),
+        ("worst-time", "Worst client", about_worst, "t", "client_worst", f"{clock} time", f"worst {label}"),
+    )
+    # Times of different clocks have different units, so they do not fit on one axis.
+    axes = ("t", "bytes", "step") if have_same_clock(groups) else ("bytes", "step")
     return [
         Picture(name, title, f"{about} {band}".strip(), partial(_draw_lines, groups, x, y, xlabel, ylabel))
-        for name, title, about, x, y, xlabel, ylabel in (
-            (f"{main}-time", f"{title} over time", "", "t", main, f"{clock} time", f"test {label}"),
-            (f"{main}-bytes", f"{title} over bytes", about_bytes, "bytes", main, "sent", f"test {label}"),
-            (f"{main}-steps", f"{title} over steps", about_steps, "step", main, "server steps", f"test {label}"),
-            ("worst-time", "Worst client", about_worst, "t", "client_worst", f"{clock} time", f"worst {label}"),
-        )
+        for name, title, about, x, y, xlabel, ylabel in plots
+        if x in axes
     ]
 
 
@@ -106,12 +110,12 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
         log: True for a logarithmic horizontal axis, which has no position 0.
     """
     frames = [run.evals for run in group.runs]
-    if log:
-        frames = [frame[frame[x] > 0] for frame in frames]
     first = max(float(frame[x].iloc[0]) for frame in frames)
     last = _last_place(group, x)
     at = np.unique(np.concatenate([frame[x].to_numpy(float) for frame in frames]))
     at = at[(at >= first) & (at <= last)]
+    if log:
+        at = at[at > 0]
     values = np.stack([hold_last(at, frame[x], frame[y]) for frame in frames])
     mean = values.mean(axis=0)
     if len(frames) < MIN_SEEDS_FOR_INTERVAL:

@@ -1,7 +1,7 @@
 """A plot of the main metric over time with one line per method."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, cycle
+from itertools import chain, cycle, product
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,11 @@ from fedraa.objectives.metric_spec import metric_heading
 from fedraa.report.comparison import hold_last
 from fedraa.report.theme import PALETTE, STYLES, limit_axis_to_fractions
 
-# Minimum distance of two labels, as a fraction of the axis.
+# Minimum distance of two labels, as a fraction of the axis. With many labels it is smaller, and the plot is taller.
 LABEL_GAP = 0.045
+HEIGHT_INCHES = 4.5
+# Height of a label, and of the plot's margins.
+LABEL_INCHES, MARGIN_INCHES = 0.17, 0.9
 
 
 def plot_curves(
@@ -40,13 +43,14 @@ def plot_curves(
         target: The value of the target; None if there is no target.
         column: The metric.
     """
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    height = max(HEIGHT_INCHES, MARGIN_INCHES + LABEL_INCHES * len(runs))
+    figure = Figure(figsize=(8, height), layout="constrained")
     axes = figure.subplots()
     every_evals = [*chain.from_iterable(runs.values())]
     end = max(evals["t"].iloc[-1] for evals in every_evals)
-    looks = zip(cycle(PALETTE), np.repeat(STYLES, len(PALETTE)).tolist(), strict=False)
+    looks = cycle(product(STYLES, PALETTE))
     ends = {}
-    for (method, frames), (colour, style) in zip(runs.items(), looks, strict=False):
+    for (method, frames), (style, colour) in zip(runs.items(), looks, strict=False):
         last = max(evals["t"].iloc[-1] for evals in frames)
         times = np.unique(np.concatenate([evals["t"].to_numpy(float) for evals in frames]))
         values = np.stack([hold_last(times, evals["t"], evals[column]) for evals in frames])
@@ -57,11 +61,11 @@ def plot_curves(
             axes.plot(evals["t"], evals[column], color=colour, marker=".", markersize=3, linestyle="", alpha=0.6)
         axes.plot(last, values[:, -1].mean(), color=colour, marker="o", markersize=4, clip_on=False)
         ends[method] = (last, float(values[:, -1].mean()), colour)
-    limit_axis_to_fractions(axes, *(evals[column] for evals in every_evals))
-    axes.set_xlim(0, end or 1.0)
     if target is not None:
         axes.axhline(target, color="0.45", linewidth=0.8, linestyle=(0, (4, 3)))
         axes.annotate(f"target {target:g}", (0, target), (4, 3), textcoords="offset points", color="0.35", fontsize=8)
+    limit_axis_to_fractions(axes, *(evals[column] for evals in every_evals))
+    axes.set_xlim(0, end or 1.0)
     _label_lines(axes, ends)
     axes.set_xlabel(f"{clock} time")
     axes.set_ylabel(f"test {metric_heading(column)}")
@@ -87,7 +91,8 @@ def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> No
             labels[name] = f"{name}: not finite"
             shown[name] = low
     names = sorted(ends, key=shown.__getitem__)
-    heights = spread_labels(np.array([(shown[name] - low) / (high - low) for name in names]), LABEL_GAP)
+    gap = min(LABEL_GAP, 1 / len(names))
+    heights = spread_labels(np.array([(shown[name] - low) / (high - low) for name in names]), gap)
     for name, height in zip(names, heights, strict=True):
         last, _, colour = ends[name]
         axes.annotate(

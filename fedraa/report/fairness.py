@@ -15,7 +15,7 @@ from fedraa.report.tables import NONE, Cell, Table
 from fedraa.report.theme import new_figure
 
 PERCENTILES = (5, 25, 50, 75, 95)
-CAPTION = (
+DISTRIBUTION = (
     "Cumulative distribution of the clients' {metric} on their test samples, at the last evaluation of clients.csv. "
     "The dashed line is the median."
 )
@@ -94,11 +94,6 @@ def _run_rows(group: Group) -> list[tuple[Cell, ...]]:
 
 def _client_name(results: pd.DataFrame, row: int) -> str:
     return str(results["name"].iloc[row]) or str(results["client"].iloc[row])
-
-
-def distribution_caption(run: Run) -> str:
-    """Return the caption of the plot of a metric's distribution over clients."""
-    return CAPTION.format(metric=metric_heading(run.metric_spec.main))
 
 
 def draw_distribution(run: Run) -> Figure:

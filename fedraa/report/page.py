@@ -115,7 +115,8 @@ def _render_table(table: Table, heading: str) -> str:
 
 
 def _render_cell(cell: Cell, kind: str, column: str) -> str:
-    value = "" if cell.value is None else str(cell.value)
+    # Only NaN is unequal to itself. It has no place in the order of the rows.
+    value = "" if cell.value is None or cell.value != cell.value else str(cell.value)
     text = escape(cell.text)
     if isinstance(cell.value, str):
         # The browser may start a new line after a point or an underscore of a long name.

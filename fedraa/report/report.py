@@ -43,13 +43,13 @@ def report(
 
     Raises ValueError for a directory that is not a run, has no evaluation yet, or is damaged.
     """
+    if out.is_dir():
+        raise InputError("out", f"{out} is a directory", hint="name the page to write")
     groups = load_groups(runs)
     if landscape and not trust:
         for run in runs_of(groups):
             refuse_foreign(run.directory, run.config["experiment"])
     folder = out.with_name(out.stem + FILES)
-    if out.is_dir():
-        raise InputError("out", f"{out} is a directory", hint="name the page to write")
     # If the folder cannot be written, the error should come before the slow work.
     folder.mkdir(parents=True, exist_ok=True)
     with nullcontext() if trust else importing_only(()):

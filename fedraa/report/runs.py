@@ -2,18 +2,20 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import chain
+from functools import cache, cached_property
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent, InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
-from fedraa.report.command import run_command
+from fedraa.report.command import repeat_command
 from fedraa.rundir.config_file import RESTORE, time_unit
 from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, PARTITION, SUMMARY
@@ -63,12 +65,12 @@ class Run:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of the experiment, from config.json."""
-        return dict(self.config["experiment"])
+        """The options of the experiment, from config.json. Options that its version did not have get their defaults."""
+        return {**default_options(), **self.config["experiment"]}
 
     @property
     def command(self) -> str:
-        return run_command(self.history.experiment, self.config.get("given", ()))
+        return repeat_command(self.config["experiment"], self.config.get("given", ()))
 
     @property
     def metric_spec(self) -> MetricSpec:
@@ -130,19 +132,27 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ only in their seed."""
+    """Runs that differ only in their seed.
+
+    Attributes:
+        label: The name of the group in tables and plots.
+        slug: The label in a form for file names. It is unique.
+        runs: The runs, in the order of their seeds.
+    """
 
     label: str
+    slug: str
     runs: tuple[Run, ...]
 
     @property
     def first(self) -> Run:
         return self.runs[0]
 
-    @property
-    def slug(self) -> str:
-        """The label in a form for file names."""
-        return re.sub(r"[^a-z0-9.]+", "-", self.label.lower())
+
+@cache
+def default_options() -> Mapping[str, Any]:
+    """Return the options of an experiment without settings, as in config.json."""
+    return Experiment().model_dump(mode="json")
 
 
 def load_groups(directories: Sequence[Path]) -> list[Group]:
@@ -176,8 +186,13 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
             )
         seeds[run.seed] = run
     members = [tuple(seeds[seed] for seed in sorted(seeds)) for seeds in groups.values()]
-    labels = _label_runs([runs_of_group[0] for runs_of_group in members])
-    return [Group(label, runs_of_group) for label, runs_of_group in zip(labels, members, strict=True)]
+    labels = _label_groups(members)
+    return [Group(*fields) for fields in zip(labels, _make_slugs(labels), members, strict=True)]
+
+
+def have_same_clock(groups: Sequence[Group]) -> bool:
+    """Return True if the times of all runs have the same clock and the same unit."""
+    return len({(run.options["clock"], run.options["units"]) for run in runs_of(groups)}) == 1
 
 
 def have_same_target(groups: Sequence[Group]) -> bool:
@@ -211,15 +226,20 @@ def _integers_to_floats(value: Any) -> Any:
 
 def differing_options(runs: Sequence[Run]) -> list[str]:
     """Return the options, besides method and seed, in which the runs differ."""
-    names = [name for name in runs[0].options if name not in PER_RUN | {"method"}]
-    return [name for name in names if len({repr(run.options.get(name)) for run in runs}) > 1]
+    names = dict.fromkeys(chain.from_iterable(run.options for run in runs))
+    return [
+        name
+        for name in names
+        if name not in PER_RUN | {"method"} and len({repr(run.options.get(name)) for run in runs}) > 1
+    ]
 
 
-def _label_runs(runs: Sequence[Run]) -> list[str]:
-    """Return a label per run: its method, and the options in which it differs from other runs of this method."""
+def _label_groups(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Return a label per group: its method, and the options in which it differs from other groups of this method."""
     labels = []
-    for run in runs:
-        alike = [other for other in runs if other.method == run.method]
+    firsts = [group[0] for group in groups]
+    for group, run in zip(groups, firsts, strict=True):
+        alike = [other for other in firsts if other.method == run.method]
         options = differing_options(alike)
         names = [_method_with_options(other, options) for other in alike]
         if max(map(len, names)) > MAX_LABEL_CHARACTERS:
@@ -228,17 +248,35 @@ def _label_runs(runs: Sequence[Run]) -> list[str]:
         label = names[place]
         if names.count(label) > 1:
             label += f" #{names[:place].count(label) + 1}"
-        mark = run.summary.get("note", "") if run.ended else run.summary["reason"]
-        if mark:
-            label += f" ({mark})"
-        labels.append(label)
+        labels.append(label + _describe_states(group))
     return labels
+
+
+def _describe_states(runs: Sequence[Run]) -> str:
+    """Return the states of runs that are not finished or have no step, such as ` (interrupted in 1 of 3)`."""
+    states = [run.summary.get("note", "") if run.ended else run.summary["reason"] for run in runs]
+    notes = []
+    for state, number in Counter(filter(None, states)).items():
+        notes.append(state if number == len(runs) else f"{state} in {number} of {len(runs)}")
+    if not notes:
+        return ""
+    return f" ({', '.join(notes)})"
+
+
+def _make_slugs(labels: Sequence[str]) -> list[str]:
+    """Return each label in a form for file names. If two labels have the same form, the second gets a number."""
+    slugs: list[str] = []
+    for label in labels:
+        name = re.sub(r"[^\w.]+", "-", label.lower())
+        numbered = (f"{name}-{number}" for number in count(2))
+        slugs.append(next(slug for slug in chain([name], numbered) if slug not in slugs))
+    return slugs
 
 
 def _method_with_options(run: Run, options: Sequence[str]) -> str:
     parts = [run.method]
     for name in options:
-        value = run.options[name]
+        value = run.options.get(name)
         parts.append(f"{name} {'default' if value is None else value_text(value)}")
     return ", ".join(parts)
 

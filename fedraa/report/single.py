@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fedraa.objectives.metric_spec import metric_heading, metric_title
-from fedraa.report.fairness import distribution_caption, draw_distribution, last_results
+from fedraa.report.fairness import DISTRIBUTION, draw_distribution, last_results
 from fedraa.report.runs import Run
 from fedraa.report.theme import SEQUENTIAL, Picture, draw_legend, is_fraction, limit_axis_to_fractions, new_figure
 from fedraa.report.timeline import (
@@ -46,7 +46,7 @@ def run_pictures(run: Run, name: str) -> list[Picture]:
             not last_results(run).empty,
             "fairness",
             f"Clients by {metric}",
-            distribution_caption(run),
+            DISTRIBUTION.format(metric=metric),
             draw_distribution,
         ),
         (commits and not rounds, "staleness", "Staleness", STALENESS, draw_staleness),

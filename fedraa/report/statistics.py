@@ -22,6 +22,11 @@ def mean_or_nan(values: Values) -> float:
     return float(np.mean(values))
 
 
+def mean_count_text(mean: float) -> str:
+    """Return the mean of counts with at most one decimal, such as `496.5` or `20000`."""
+    return f"{round(mean, 1):.15g}"
+
+
 def half_width95(values: Values) -> float | None:
     """Return half of the width of the mean's 95 % confidence interval (Student's t).
 
@@ -70,7 +75,8 @@ def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[fl
         bounds: The possible values, to which the interval is clipped.
     """
     ends = confidence_interval(values, bounds)
-    if ends is None or ends[0] == ends[1]:
+    # The interval of equal values can have a tiny width, because their mean is rounded.
+    if ends is None or np.ptp(values) == 0:
         return form(mean_or_nan(values))
     return f"{form(mean_or_nan(values))} [{form(ends[0])}, {form(ends[1])}]"
 

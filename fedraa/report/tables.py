@@ -11,13 +11,14 @@ from fedraa.numbers import format_quantity
 from fedraa.objectives.metric_spec import Direction, metric_heading
 from fedraa.report.differences import flatten_description
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, custom_metrics_of, have_same_target, runs_of, value_text
+from fedraa.report.runs import Group, Run, custom_metrics_of, have_same_clock, have_same_target, runs_of, value_text
 from fedraa.report.statistics import (
     LEVEL,
     bounds_of,
     confidence_interval,
     estimate_text,
     is_significant,
+    mean_count_text,
     mean_or_nan,
     welch_p_value,
 )
@@ -191,8 +192,8 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         )
     columns += [
         Metric("time", "time", summary_reader("time"), _format_by(".4g")),
-        Metric("steps", "steps", summary_reader("steps"), _format_by(".5g")),
-        Metric("tasks", "tasks", summary_reader("tasks"), _format_by(".5g"), shown=False),
+        Metric("steps", "steps", summary_reader("steps"), mean_count_text),
+        Metric("tasks", "tasks", summary_reader("tasks"), mean_count_text, shown=False),
         Metric("bytes", "sent", lambda run: run.summary["bytes_down"] + run.summary["bytes_up"], _format_in("B")),
         Metric("bytes_down", "down", summary_reader("bytes_down"), _format_in("B"), shown=False),
         Metric("bytes_up", "up", summary_reader("bytes_up"), _format_in("B"), shown=False),
@@ -269,7 +270,7 @@ def make_method_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Tab
 def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
     counts = {len(group.runs) for group in groups}
     if counts == {1}:
-        return " ".join([SINGLE_SEEDS_NOTE, *_target_note(groups, columns)])
+        return " ".join([SINGLE_SEEDS_NOTE, *_time_notes(groups, columns)])
     sentences = ["Mean over seeds [95 % confidence interval: Student's t, clipped to possible values]."]
     if len(groups) > 1:
         sentences.append(
@@ -278,14 +279,17 @@ def _methods_note(groups: Sequence[Group], columns: Sequence[Metric]) -> str:
         )
     if 1 in counts:
         sentences.append("A method with one seed has neither an interval nor a p.")
-    return " ".join([*sentences, *_target_note(groups, columns)])
+    return " ".join([*sentences, *_time_notes(groups, columns)])
 
 
-def _target_note(groups: Sequence[Group], columns: Sequence[Metric]) -> list[str]:
-    """Return a list with a sentence if the table has times to different targets, otherwise an empty list."""
-    if have_same_target(groups) or all(metric.name != "time_to_target" for metric in columns):
-        return []
-    return ["The runs have different targets, so their times to the target cannot be compared."]
+def _time_notes(groups: Sequence[Group], columns: Sequence[Metric]) -> list[str]:
+    """Return a sentence for each reason why the times in the table cannot be compared."""
+    notes = []
+    if not have_same_clock(groups):
+        notes.append("The runs have different clocks, so their times cannot be compared.")
+    if not have_same_target(groups) and any(metric.name == "time_to_target" for metric in columns):
+        notes.append("The runs have different targets, so their times to the target cannot be compared.")
+    return notes
 
 
 def _seed_values(group: Group, metric: Metric) -> list[float]:
@@ -311,10 +315,6 @@ def _estimate_cell(
     return Cell(text + "*" * mark, mean_or_nan(values))
 
 
-def _value_cell(metric: Metric, value: float | None) -> Cell:
-    return Cell(_or_dash(value, metric.form), value)
-
-
 def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
     if value is None:
         return NONE
@@ -327,7 +327,8 @@ def make_run_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     for group in groups:
         for run in group.runs:
             numbers = {metric.name: metric.of(run) for metric in columns}
-            cells = [_value_cell(metric, numbers[metric.name]) for metric in columns if metric.shown]
+            shown = [metric for metric in columns if metric.shown]
+            cells = [Cell(_or_dash(numbers[metric.name], metric.form), numbers[metric.name]) for metric in shown]
             ended = _end_reason_and_note(run)
             digest = str(run.summary["model_sha256"])
             rows.append(

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedraa.objectives import MetricSpec
 from fedraa.objectives.metric_spec import metric_heading
-from fedraa.report.runs import Group, Run, have_same_target, runs_of
+from fedraa.report.runs import Group, Run, have_same_clock, have_same_target, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
 
 # Maximum number of groups of which the report describes the differences from the best group.
@@ -29,6 +29,7 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
         return []
     ranking = Ranking.of(groups)
     paragraphs = [
+        _describe_data(groups),
         ranking.in_words(),
         _describe_followers(ranking),
         _describe_weakness(ranking),
@@ -36,6 +37,13 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
         _describe_unfinished(groups),
     ]
     return [paragraph for paragraph in paragraphs if paragraph]
+
+
+def _describe_data(groups: Sequence[Group]) -> str:
+    """Return a sentence if the runs have different data sets, otherwise an empty text."""
+    if len({run.options["dataset"] for run in runs_of(groups)}) == 1:
+        return ""
+    return "The runs have different data sets, so their values do not show which method is better."
 
 
 @dataclass(frozen=True)
@@ -150,10 +158,9 @@ class Ranking:
 
 def common_time(groups: Sequence[Group]) -> float | None:
     """Return the time at which the shortest run ends; None if the clocks of the runs differ."""
-    runs = runs_of(groups)
-    if len({(run.options["clock"], run.options["units"]) for run in runs}) > 1:
+    if not have_same_clock(groups):
         return None
-    return min(run.end for run in runs)
+    return min(run.end for run in runs_of(groups))
 
 
 def value_at(run: Run, at: float | None, metric: str | None = None) -> float:
@@ -208,22 +215,31 @@ def describe_differences(group: Group, first: Group) -> list[str]:
 
     The differences are those in idle time, staleness, coverage, FLOPs and traffic.
     """
+
+    def means(quantity: Callable[[Run], float]) -> tuple[float, float]:
+        """Return the means of a quantity over the runs of `group` and over those of `first`."""
+        return mean_or_nan(list(map(quantity, group.runs))), mean_or_nan(list(map(quantity, first.runs)))
+
     notes = []
     if all(run.summary["steps"] == 0 for run in group.runs):
         notes.append("it ended before its first step")
-    idle, usual = _mean_over_runs(group, _idle_fraction), _mean_over_runs(first, _idle_fraction)
+    idle, usual = means(lambda run: run.idle_fraction)
     if abs(idle - usual) > MAX_IDLE_GAP:
         notes.append(f"its clients had no task for {idle:.0%} of the time, clients of {first.label} for {usual:.0%}")
-    staleness, usual = _mean_over_runs(group, _staleness), _mean_over_runs(first, _staleness)
+    staleness, usual = means(lambda run: float(run.summary["staleness_mean"]))
     if staleness - usual > MAX_STALENESS_GAP:
         notes.append(f"its mean staleness was {staleness:.1f} versions, with {first.label} it was {usual:.1f}")
-    untrained, usual = _mean_over_runs(group, untrained_fraction), _mean_over_runs(first, untrained_fraction)
-    if abs(untrained - usual) > MAX_UNTRAINED_GAP:
-        notes.append(
-            f"a round left on average {untrained:.0%} of the parameters untrained, a round of {first.label} {usual:.0%}"
-        )
+    untrained, usual = means(untrained_fraction)
+    # An asynchronous run has no rounds.
+    if abs(untrained - usual) > MAX_UNTRAINED_GAP and not group.first.rounds.empty:
+        note = f"a round left on average {untrained:.0%} of the parameters untrained"
+        if not first.first.rounds.empty:
+            note += f", a round of {first.label} {usual:.0%}"
+        notes.append(note)
+    if not have_same_clock((group, first)):
+        return notes
     for quantity, rate in (("FLOPs", _flops_per_time), ("traffic", _bytes_per_time)):
-        amount, usual = _mean_over_runs(group, rate), _mean_over_runs(first, rate)
+        amount, usual = means(rate)
         if min(amount, usual) > 0 and not 1 / MAX_RATE_RATIO < amount / usual < MAX_RATE_RATIO:
             notes.append(f"it had {amount / usual:.2g} times the {quantity} of {first.label} per unit of time")
     return notes
@@ -237,18 +253,6 @@ def untrained_fraction(run: Run) -> float:
     if run.rounds.empty:
         return 0.0
     return float(run.rounds["uncovered"].mean()) / float(run.config["resolved"]["parameters"])
-
-
-def _mean_over_runs(group: Group, quantity: Callable[[Run], float]) -> float:
-    return mean_or_nan([quantity(run) for run in group.runs])
-
-
-def _idle_fraction(run: Run) -> float:
-    return run.idle_fraction
-
-
-def _staleness(run: Run) -> float:
-    return float(run.summary["staleness_mean"])
 
 
 def _flops_per_time(run: Run) -> float:
@@ -283,7 +287,7 @@ def _describe_weakness(ranking: Ranking) -> str:
         if best == 0 or means[best] == means[0]:
             continue
         rank = ""
-        if len(means) > 2 and means[0] == max(means, key=lambda value: sign * value):
+        if len(means) > 2 and means[0] == max(means, key=lambda value: _finite_or_inf(sign * value)):
             rank = ", the worst of all,"
         other = ranking.groups[best].label
         notes.append(f"its {heading}{rank} is {means[0]:.4g} (with {other}: {means[best]:.4g})")
@@ -302,7 +306,7 @@ def _suggest_next_runs(ranking: Ranking) -> str:
     if rising:
         names = "all methods" if len(rising) == len(ranking.groups) else " and ".join(rising[:2])
         tips.append(f"give more time: {names} still improved at the end")
-    if len({run.options["lr"] for run in runs_of(ranking.groups)}) == 1:
+    if len({run.config["method"]["local"].get("lr") for run in runs_of(ranking.groups)}) == 1:
         tips.append("tune the learning rate of each method (fedraa tune), because all methods have the same one here")
     if not tips:
         return ""

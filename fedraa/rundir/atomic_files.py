@@ -22,10 +22,9 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that replaces `path` when the block ends without an error."""
     partial = path.with_name(path.name + PARTIAL)
     try:
-        # If the file is a named pipe, opening it would wait forever.
-        if partial.exists() and not partial.is_file():
-            partial.unlink()
-        with partial.open("wb") as stream:
+        # Opening a named pipe would wait forever, and opening a symbolic link would change another file.
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

@@ -184,13 +184,16 @@ def choose_checkpoint(
 def newest_first(directory: Path) -> list[Path]:
     """Return the checkpoints in a folder, the newest first; none if it does not exist.
 
+    Files that are not named after a step, such as a copy of a checkpoint, are left out.
+
     Raises InputError if the path is not a folder.
     """
     if os.path.lexists(directory) and not directory.is_dir():
         raise InputError(
             "run", f"{directory} is not a folder of checkpoints", hint="restore it, or start the run again"
         )
-    return sorted(directory.glob("*" + SUFFIX), reverse=True)
+    named_by_step = [path for path in directory.glob("*" + SUFFIX) if path.stem.isdecimal()]
+    return sorted(named_by_step, key=lambda path: int(path.stem), reverse=True)
 
 
 def write_state(stream: BinaryIO, state: State) -> None:

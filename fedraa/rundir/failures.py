@@ -8,7 +8,7 @@ from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.reading import read_regular_file
 from fedraa.rundir.file_names import FAILURE
 
-# Maximum number of clients that a message about failures names for one reason.
+# Maximum number of clients that a message names.
 MAX_NAMED_CLIENTS = 10
 # Maximum number of reasons that a message about failures names.
 MAX_NAMED_REASONS = 3
@@ -72,9 +72,20 @@ def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
     return phrases
 
 
-def name_clients(numbers: Sequence[int]) -> str:
-    """Return a text that names at most `MAX_NAMED_CLIENTS` of these clients and counts the others."""
-    text = f"client{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers[:MAX_NAMED_CLIENTS]))}"
+def name_clients(numbers: Sequence[int], names: Sequence[str] | None = None) -> str:
+    """Return a text that names at most `MAX_NAMED_CLIENTS` of these clients and counts the others.
+
+    Args:
+        numbers: The numbers of the clients.
+        names: The names of all clients in the data, if they have names. A name that is only the number is left out.
+    """
+    words = []
+    for client in numbers[:MAX_NAMED_CLIENTS]:
+        if names is None or names[client] == str(client):
+            words.append(str(client))
+        else:
+            words.append(f"{client} ({names[client]})")
+    text = f"client{'s' * (len(numbers) > 1)} {', '.join(words)}"
     if len(numbers) > MAX_NAMED_CLIENTS:
         text += f" and {len(numbers) - MAX_NAMED_CLIENTS} more"
     return text

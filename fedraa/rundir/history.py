@@ -257,11 +257,11 @@ class History:
         return render_html(self.title, rows, self.evals, self.metric_spec.main)
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the events of the log.
+        """Return the events of the log without an incomplete last line.
 
-        Raises InputError for a line that is not an event.
+        Raises InputError for any other line that is not an event.
         """
-        return list(read_events(self.directory))
+        return list(read_events(self.directory, partial=True))
 
     def _last_eval(self) -> dict[str, Any] | None:
         evals = self.evals

@@ -5,8 +5,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from fedraa.errors import InputError
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
@@ -42,12 +40,6 @@ class ReservedDirectory:
         if self._lock is None:
             self._remove_made_directories()
             raise in_use_error(directory)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.release()
 
     def release(self) -> None:
         """End the reservation, and remove its files if the run has not begun."""
@@ -117,8 +109,10 @@ def reserve_directory(directory: Path | None, names: Callable[[int], Path]) -> I
     Raises InputError if the directory is in use or cannot be made.
     """
     reserved = _reserve_first_free(names) if directory is None else ReservedDirectory(directory)
-    with reserved:
+    try:
         yield reserved.directory
+    finally:
+        reserved.release()
 
 
 def refuse_used(directory: Path) -> None:

@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +14,7 @@ from typing import BinaryIO
 from fedraa.errors import InputError
 from fedraa.reading import open_regular_file, read_regular_file
 from fedraa.rundir.atomic_files import write_text
+from fedraa.rundir.file_names import EVENTS
 
 # Seconds to wait for the lock. The server process of a killed run may still hold it for a moment.
 LOCK_SECONDS = 15
@@ -44,8 +45,9 @@ class WriteLock:
         write_text(self._file, driver)
 
     def release(self) -> None:
-        """Remove the file that names the process. Closing the log ends the lock."""
-        self._file.unlink(missing_ok=True)
+        """Remove the file that names the process, if the disk allows it. Closing the log ends the lock."""
+        with suppress(OSError):
+            self._file.unlink()
 
 
 def this_process() -> str:
@@ -62,10 +64,19 @@ def is_written(log: Path) -> bool:
         return not _try_lock(stream, fcntl.LOCK_SH)
 
 
+@contextmanager
+def lock_log(directory: Path) -> Iterator[None]:
+    """Hold the lock of a run's log during the block. Raise InputError if another process holds it."""
+    with (directory / EVENTS).open("rb+") as log:
+        if not _try_lock(log, fcntl.LOCK_EX):
+            raise InputError("run", "another process writes this run", got=directory, hint="wait for it, or stop it")
+        yield
+
+
 def interrupt_run(directory: Path, log: Path) -> None:
     """Send SIGTERM to the process of a run. The process then writes a checkpoint and ends.
 
-    Raises InputError if no such process runs on this machine.
+    Raises InputError if no such process runs on this machine, or if another user owns it.
     """
     if not is_written(log):
         hint = f"see its state: fedraa status {directory}"
@@ -81,6 +92,9 @@ def interrupt_run(directory: Path, log: Path) -> None:
     except (ProcessLookupError, OverflowError):
         problem = f"process {process}, which wrote {directory}, has ended, and there is nothing to stop"
         raise InputError("run", problem, hint=f"see its state: fedraa status {directory}") from None
+    except PermissionError:
+        problem = f"process {process} of another user writes {directory}"
+        raise InputError("run", problem, hint="stop it as this user") from None
 
 
 @contextmanager

@@ -61,16 +61,6 @@ class RunStats:
             return None
         return self.staleness_sum / self.committed
 
-    @property
-    def dropped(self) -> int:
-        """The number of tasks that failed by their clients' fault."""
-        return self.failures.tasks
-
-    @property
-    def quarantined(self) -> list[dict[str, Any]]:
-        """An entry for each client that gets no more tasks, with the reason and the time on the run's clock."""
-        return self.failures.quarantined
-
     def add(self, event: Mapping[str, Any]) -> None:
         """Add one event.
 

@@ -63,7 +63,7 @@ def read_status(directory: Path) -> Status:
         t=stats.t,
         value=value,
         faults=stats.faults,
-        quarantined=tuple(stats.quarantined),
+        quarantined=tuple(stats.failures.quarantined),
         metric=main,
         note=note,
     )
@@ -75,7 +75,7 @@ def read_statuses(directory: Path) -> list[Status]:
     for path in runs_below(directory):
         try:
             rows.append(read_status(path))
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             rows.append(Status(str(path), f"damaged ({error})", step=0, t=0.0, value=None, faults=0))
     return rows
 

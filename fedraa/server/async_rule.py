@@ -158,7 +158,7 @@ class AsyncRule(Stateful, ABC):
         needs_all_clients: True if the model cannot change while an update of one client is missing.
         adds_noise: True if the rule adds `model.release_noise` to each full buffer. For other rules, central privacy
             adds noise to every single update.
-        uses_losses: True if weights depend on training losses, which central privacy does not protect.
+        uses_losses: True if weights depend on training losses, which privacy does not protect.
         participation_correction: Exponent of the participation correction (`balance`) in the weights; 0 turns it off.
     """
 

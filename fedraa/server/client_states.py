@@ -8,6 +8,7 @@ import numpy as np
 
 from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.components.state import Stateful
+from fedraa.errors import InputError
 from fedraa.messages import Extra, Index, LazyBuffer, State, Update, Vector
 from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import copy_coordinates
@@ -25,12 +26,19 @@ class ClientStates(Stateful):
         buffers: The declarations of the buffers.
         params: The initial model [d].
         clients: Number of clients.
+
+    Raises:
+        InputError: Two buffers have the same name.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_rows",)
 
     def __init__(self, buffers: Sequence[KeptBuffer], params: Vector, clients: int) -> None:
         self._buffers = {buffer.key: buffer for buffer in buffers}
+        if len(self._buffers) < len(buffers):
+            names = [buffer.name for buffer in buffers]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError("kept", f"clients keep two buffers of the name {twice}", hint="choose another name")
         self._params = params
         self._rows = {
             key: ClientRows(buffer.count(len(params)), clients, partial(_new_row, buffer, len(params)))

@@ -54,7 +54,7 @@ class RoundState(Stateful):
         momentum: True if the server sends a momentum that clients may blend into their gradients.
         corrects: True if deltas are corrected by the state of each client.
         extra_buffers: Number of buffers of the model's size that a client receives and sends besides the model, as
-            traffic.
+            traffic. Before the start, the expected duration of a task is computed from it.
         asks: Names of extra buffers that client updates must contain besides the parameters. The `replies` of the
             method's LocalAlgorithm have the same names.
     """
@@ -78,16 +78,20 @@ class RoundState(Stateful):
         own = copy_component("auxiliary", self)
         with convert_errors("auxiliary", own):
             own.start(run)
-            buffers: object = own.extra_buffers
             asks: object = own.asks
-        counts = buffers if isinstance(buffers, ExtraBuffers) else (None,)
-        if not all(type(count) is int and count >= 0 for count in counts):
-            problem = f"{type(own).__qualname__}.extra_buffers is wrong"
-            raise InputError("auxiliary", problem, got=buffers, expected="an ExtraBuffers of whole numbers from 0")
         if not isinstance(asks, tuple) or not all(isinstance(name, str) for name in asks):
             problem = f"{type(own).__qualname__}.asks is wrong"
             raise InputError("auxiliary", problem, got=asks, expected="a tuple of names")
         return own
+
+    def count_extra_buffers(self) -> ExtraBuffers:
+        """Return `extra_buffers`. Raise InputError if it is wrong."""
+        with convert_errors("auxiliary", self):
+            buffers: object = self.extra_buffers
+        if not isinstance(buffers, ExtraBuffers) or not all(type(count) is int and count >= 0 for count in buffers):
+            problem = f"{type(self).__qualname__}.extra_buffers is wrong"
+            raise InputError("auxiliary", problem, got=buffers, expected="an ExtraBuffers of whole numbers from 0")
+        return buffers
 
     def start(self, run: RoundStateContext) -> None:
         """Allocate the state."""
@@ -120,7 +124,7 @@ class RoundState(Stateful):
             params: The model [d] after the step. It may be changed in place where `moved` is True.
             delta: Mean delta of the round [d].
             moved: Mask [d] of the coordinates that the step may move.
-            scale: Mean over the clients of (learning rate) * (number of local steps).
+            scale: Mean over the clients of (learning rate) * (number of local steps); 0 if no client has reported.
         """
 
     def memory(self, size: int, clients: int) -> int:

@@ -270,8 +270,9 @@ class TaskTable(Stateful):
         """Return the bytes of a task's traffic, down and up. `dispatch` documents the arguments."""
         if self._shared is not None and assignment.mask is not None:
             assignment = assignment.restrict(self._shared)
-        sent = self.costs.sent(assignment.submodel.widths)
-        crossing = self.costs.activation_bytes(client)
+        widths = assignment.submodel.widths
+        sent = self.costs.sent(widths)
+        crossing = int(self.costs.activation_bytes(self.costs.sample_passes(widths, client)))
         upload = partial(wire_bytes, self.costs.compressor)
         download = partial(wire_bytes, self.costs.download)
         down, up = assignment.bytes(sent // FLOAT32_BYTES, upload, download)

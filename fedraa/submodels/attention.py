@@ -1,4 +1,4 @@
-"""Multi-head attention with some of its heads removed."""
+"""Multi-head attention without some of its heads, inputs or outputs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class CutAttention(nn.MultiheadAttention):
-    """An `nn.MultiheadAttention` with fewer heads. Its inputs and outputs keep the full embedding width.
+    """An `nn.MultiheadAttention` with fewer heads or smaller inputs and outputs.
 
     A cut replaces the class of an attention layer by this one. The parameters keep their names and order. Inputs must
     be batched, and masks must be equal for all heads.

@@ -12,6 +12,7 @@ from fedraa.models.forward import forward
 from fedraa.submodels.flat import trainable_parameters
 from fedraa.submodels.meter import Meter
 from fedraa.submodels.traced import Traced
+from fedraa.submodels.tracing.modes import without_fast_path
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
 
@@ -34,7 +35,8 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
     """Return the repeated blocks that a client can skip, such as pre-norm encoder blocks.
 
     A client can skip a block that returns its input unchanged when all parameters of the block are 0, such as a block
-    with a residual connection.
+    with a residual connection. A block inside of another such block does not count. A block that shares parameters with
+    the rest of the model cannot be skipped.
 
     Args:
         traced: The traced model.
@@ -44,7 +46,7 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
     module = traced.make_full_skeleton().eval()
     unchanged: dict[str, bool] = {}
     flops = dict.fromkeys(names, 0)
-    with torch.no_grad(), torch.random.fork_rng(), Meter() as meter:
+    with torch.no_grad(), torch.random.fork_rng(), without_fast_path(), Meter() as meter:
         torch.manual_seed(0)
         # Frozen parameters keep their values, because `module` shares these parameters with the traced module.
         for parameter in trainable_parameters(module):
@@ -55,27 +57,36 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
 
         def note_end(name: str, inputs: object, out: object) -> None:
             flops[name] += meter.flops
-            before, after = next(iterate_tensors(inputs)), next(iterate_tensors(out))
-            unchanged[name] = unchanged.get(name, True) and torch.equal(before, after)
+            before, after = next(iterate_tensors(inputs), None), next(iterate_tensors(out), None)
+            is_same = before is not None and after is not None and torch.equal(before, after)
+            unchanged[name] = unchanged.get(name, True) and is_same
 
         for name in names:
             block = module.get_submodule(name)
             for parameter in trainable_parameters(block):
                 parameter.zero_()
             block.register_forward_pre_hook(lambda block, inputs, name=name: note_start(name))
-            block.register_forward_hook(lambda block, inputs, out, name=name: note_end(name, inputs, out))
+            block.register_forward_hook(
+                lambda block, inputs, named, out, name=name: note_end(name, (inputs, named), out), with_kwargs=True
+            )
         forward(module, example)
-    places = {name: _find_place(traced, name) for name in names}
-    return [
-        RemovableBlock(name, place, flops[name] / meter.flops)
-        for name, place in places.items()
-        if place is not None and unchanged.get(name, False)
-    ]
+    blocks: list[RemovableBlock] = []
+    for name in names:
+        place = _find_place(traced, name)
+        is_inner = name.startswith(tuple(f"{block.name}." for block in blocks))
+        if place is not None and unchanged.get(name, False) and not is_inner:
+            blocks.append(RemovableBlock(name, place, flops[name] / meter.flops))
+    return blocks
 
 
 def _find_place(traced: Traced, block: str) -> slice | None:
+    """Return the indices of a block's parameters, or None if it has none or shares some with other modules."""
     own = [place for name, place in traced.places.items() if name.startswith(f"{block}.")]
-    if not own:
+    module = traced.module.get_submodule(block)
+    inside = set(module.modules())
+    outside = [part for part in traced.module.modules() if part not in inside]
+    others = chain.from_iterable(part.parameters(recurse=False) for part in outside)
+    if not own or not set(trainable_parameters(module)).isdisjoint(others):
         return None
     return slice(own[0].start, own[-1].stop)
 

@@ -123,7 +123,7 @@ def _find_weight(layer: nn.Module) -> Tensor | None:
 
 def _fit_attention(layer: nn.MultiheadAttention) -> None:
     weight = dict(layer.named_parameters(recurse=False)).get("in_proj_weight")
-    if weight is None or len(weight) == 3 * layer.embed_dim:
+    if weight is None or weight.shape == (3 * layer.embed_dim, layer.embed_dim):
         return
     layer.__class__ = CutAttention
     layer.num_heads = len(weight) // (3 * layer.head_dim)

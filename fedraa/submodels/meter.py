@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -77,7 +77,7 @@ def measure_cost(traced: Traced, widths: IndexSet | tuple[int, ...], example: Tr
     return traced.costs[key]
 
 
-def measure_layers(traced: Traced, trained: Iterable[str], example: Tree) -> Cost:
+def measure_layers(traced: Traced, trained: Collection[str], example: Tree) -> Cost:
     """Return the cost of training only some tensors of the whole model.
 
     Args:
@@ -185,6 +185,11 @@ def _vector_product_flops(matrix: Sequence[int], *_: object, **__: object) -> in
     return 2 * math.prod(matrix)
 
 
+def _skip_first(formula: Callable[..., int]) -> Callable[..., int]:
+    """Return the formula for an operator whose first argument is added to the product, which is not counted."""
+    return lambda added, *shapes, **options: formula(*shapes, **options)
+
+
 def _trilinear_flops(
     left: Sequence[int],
     weight: Sequence[int],
@@ -217,8 +222,8 @@ def _trilinear_flops(
     return 2 * math.prod(broadcast)
 
 
-# Torch has no FLOP formulas for attention and LSTMs on a CPU, bilinear layers, products with a vector and the matrix
-# products of experts. Its formula for the backward pass of a convolution ignores groups.
+# Torch has no FLOP formulas for attention and LSTMs on a CPU, bilinear layers, products with a vector, sums of matrix
+# products and the matrix products of experts. Its formula for the backward pass of a convolution ignores groups.
 _MISSING_FORMULAS = {
     torch.ops.aten._grouped_mm: _grouped_product_flops,
     torch.ops.aten._trilinear: _trilinear_flops,
@@ -228,6 +233,10 @@ _MISSING_FORMULAS = {
     torch.ops.aten.mkldnn_rnn_layer: _recurrent_flops,
     torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent_backward_flops,
     torch.ops.aten.mv: _vector_product_flops,
+    torch.ops.aten.dot: _vector_product_flops,
+    torch.ops.aten.addmv: _skip_first(_vector_product_flops),
+    # As for experts, each row of the left matrices is multiplied by one matrix.
+    torch.ops.aten.addbmm: _skip_first(_grouped_product_flops),
 }
 _FORMULAS = flop_registry | {
     operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from types import FrameType
 from typing import Any, NamedTuple
@@ -316,15 +316,26 @@ def _find_dim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
 def _find_slice(args: Sequence[Any], dim: int) -> tuple[int, list[Any]]:
     """Return the position in `index` that belongs to dimension `dim` of `x[index]`, and `index` as a list."""
     index = list(args[1]) if isinstance(args[1], tuple) else [args[1]]
-    at = 0
+    place = next((place for place, at in iterate_index(index, args[0].dim()) if at == dim), None)
+    if place is None:
+        return 0, [slice(None)]
+    return place, index
+
+
+def iterate_index(index: Sequence[Any], dims: int) -> Iterator[tuple[int, int]]:
+    """Yield the position of each part of `index` in `x[index]`, and the dimension of x to which the part belongs.
+
+    Args:
+        index: Numbers, slices, integer tensors, None and `...`. The last two belong to no dimension.
+        dims: The number of dimensions of x.
+    """
+    dim = 0
     for place, item in enumerate(index):
         if item is Ellipsis:
-            at = args[0].dim() - sum(i is not None for i in index[place + 1 :])
+            dim = dims - sum(i is not None for i in index[place + 1 :])
         elif item is not None:
-            if at == dim:
-                return place, index
-            at += 1
-    return 0, [slice(None)]
+            yield place, dim
+            dim += 1
 
 
 def _find_argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:

@@ -56,7 +56,7 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """A module with its width groups, which `trace` has found.
+    """A module with its width groups, which `trace_module` has found.
 
     Attributes:
         module: A private copy of the full module. In a run it has no weights, because flat vectors hold them.
@@ -274,13 +274,15 @@ class Traced:
         if len(indices) != len(self.groups):
             problem = f"there are {len(indices)} arrays"
             raise InputError("indices", problem, expected=f"one per group, {len(self.groups)} in all")
-        for group, kept in zip(self.groups, indices, strict=True):
-            if len(kept) == 0:
+        arrays = tuple(map(np.asarray, indices))
+        for group, kept in zip(self.groups, arrays, strict=True):
+            if not kept.size:
                 raise InputError(f"indices of group {group.name!r}", got=[], expected="one unit or more")
-            if kept[0] < 0 or kept[-1] >= group.size or (np.diff(kept) <= 0).any():
+            is_ascending = kept.ndim == 1 and kept.dtype.kind in "iu" and (kept[1:] > kept[:-1]).all()
+            if not is_ascending or kept[0] < 0 or kept[-1] >= group.size:
                 expected = f"ascending numbers of units from 0 to {group.size - 1}"
-                raise InputError(f"indices of group {group.name!r}", got=np.asarray(kept).tolist(), expected=expected)
-        return indices
+                raise InputError(f"indices of group {group.name!r}", got=kept.tolist(), expected=expected)
+        return tuple(kept.astype(np.int64, copy=False) for kept in arrays)
 
     def _find_kept(self, indices: IndexSet) -> dict[str, dict[int, np.ndarray]]:
         present = np.zeros(sum(group.size for group in self.groups) + 1, dtype=bool)
@@ -288,7 +290,7 @@ class Traced:
         present[-1] = True
         start = 0
         for group, kept in zip(self.groups, self.check(indices), strict=True):
-            present[start + np.asarray(kept, dtype=np.int64)] = True
+            present[start + kept] = True
             start += group.size
         return {
             tensor: {dim: np.flatnonzero(present[units]) for dim, units in dims.items()}

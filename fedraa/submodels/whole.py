@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from fedraa.data.tree import Tree, map_tree
-from fedraa.errors import InputError
-from fedraa.models.forward import forward
 from fedraa.submodels.flat import BY_PIECE, flat_layout, trainable_parameters
 from fedraa.submodels.traced import Traced
-from fedraa.submodels.tracing.accept import (
-    check_kinds,
-    no_gradient_error,
-    no_output_error,
-    refuse_sparse,
-    short_line,
-    unregistered_error,
-)
-from fedraa.submodels.tracing.recorder import iterate_tensors
+from fedraa.submodels.tracing.accept import check_kinds, compute_gradients, differentiate_sum, run_forward
 from fedraa.submodels.tracing.trace import copy_to_cpu
 
 
@@ -60,38 +50,10 @@ def _train_once(traced: Traced, example: Tree) -> Traced:
         InputError: The module cannot be trained on the example.
     """
     example = map_tree(lambda part: part.cpu(), example)
-    gradients = _checked_gradients(traced.make_full_skeleton(), example)
+    gradients = compute_gradients(traced.make_full_skeleton(), example)
     if traced.size < BY_PIECE or _survive_updates(traced.make_full_skeleton(), example, gradients):
         return traced
     return replace(traced, by_piece=False)
-
-
-def _checked_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
-    """Return the gradient of each trainable parameter.
-
-    Raises:
-        InputError: The module cannot be trained, or its forward pass reads parameters that are not registered.
-    """
-    kind = type(module).__name__
-    parameters = trainable_parameters(module)
-    registered = {id(p) for p in parameters}
-    try:
-        outputs = _run_forward(module, inputs)
-        strange = [p for p in _read_parameters(outputs) if id(p) not in registered]
-        if outputs and not strange:
-            _differentiate_sum(outputs)
-    # The code of a module may raise any exception.
-    except Exception as error:
-        raise InputError("module", f"{kind} cannot be trained: {short_line(error)}") from error
-    if not outputs:
-        raise no_output_error(kind)
-    if strange:
-        raise unregistered_error(kind, strange[0])
-    gradients = [p.grad for p in parameters]
-    if all(gradient is None for gradient in gradients):
-        raise no_gradient_error(kind)
-    refuse_sparse(module, gradients)
-    return gradients
 
 
 def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor | None]) -> bool:
@@ -119,7 +81,7 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
     for p in parameters:
         p.register_post_accumulate_grad_hook(take_gradient)  # type: ignore[no-untyped-call]
     try:
-        _differentiate_sum(_run_forward(module, inputs))
+        differentiate_sum(run_forward(module, inputs))
     # NaN can make a module's code raise any exception.
     except Exception:
         return False
@@ -128,29 +90,3 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         if first is not None and (second is None or not torch.equal(first.isfinite(), second.isfinite())):
             return False
     return not repeated
-
-
-def _run_forward(module: nn.Module, inputs: Tree) -> list[Tensor]:
-    with torch.enable_grad(), torch.random.fork_rng():
-        return list(iterate_tensors(forward(module.train(), map_tree(lambda part: part.clone(), inputs))))
-
-
-def _differentiate_sum(outputs: Sequence[Tensor]) -> None:
-    """Run the backward pass from the sum of the outputs. A complex output counts as its absolute values."""
-    sums = [x.abs().sum() if x.is_complex() else x.sum() for x in outputs if x.requires_grad]
-    if sums:
-        torch.autograd.backward(sums)
-
-
-def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
-    """Yield the parameters in the autograd graph of the outputs."""
-    waiting = [x.grad_fn for x in outputs if x.grad_fn is not None]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        variable = getattr(node, "variable", None)
-        if type(node).__name__ == "AccumulateGrad" and isinstance(variable, nn.Parameter):
-            yield variable
-        further = {following for following, _ in node.next_functions if following is not None} - seen
-        seen |= further
-        waiting += further

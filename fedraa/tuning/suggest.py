@@ -90,9 +90,7 @@ def _make_study(space: Space, ended: Sequence[Trial], seed: int, better: Directi
     sign = 1 if better == "max" else -1
     merits = sorted({trial_merit(trial, better) for trial in ended if trial.state == "done"})
     for trial in ended:
-        if trial.values.keys() != space.keys() or not all(
-            _holds_value(space[name], trial.values[name]) for name in space
-        ):
+        if trial.values.keys() != space.keys() or not all(space[name].contains(trial.values[name]) for name in space):
             continue
         rank = None
         if trial.state == "done":
@@ -142,12 +140,6 @@ def _encode_value(parameter: Parameter, value: Value) -> Any:
     if isinstance(parameter, Choices):
         return parameter.values.index(value)
     return value
-
-
-def _holds_value(parameter: Parameter, value: Value) -> bool:
-    if isinstance(parameter, Choices):
-        return value in parameter.values
-    return bool(parameter.low <= value <= parameter.high)
 
 
 def _optuna_direction(better: Direction) -> Literal["minimize", "maximize"]:

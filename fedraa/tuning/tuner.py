@@ -334,13 +334,9 @@ def _run_unfinished(
     for numbers in (range(plan.first), range(plan.first, plan.trials)):
         finished = {(trial.method, trial.number) for trial in journal.trials}
         all_trials = [(method, number) for number, method in product(numbers, plan.experiments)]
-        for trial in run_trials(
-            [trial_key for trial_key in all_trials if trial_key not in finished],
-            lambda method, number: plan.next(method, number, journal, folder),
-            journal,
-            jobs,
-            open_nodes,
-        ):
+        left = [trial_key for trial_key in all_trials if trial_key not in finished]
+        next_attempt = partial(plan.next, journal=journal, folder=folder)
+        for trial in run_trials(left, next_attempt, journal, jobs, open_nodes):
             count = len(journal.trials)
             remaining_s = (time.monotonic() - started) / (count - before) * (total - count)
             if ended is not None:
@@ -350,14 +346,14 @@ def _run_unfinished(
 def _write_result(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
     results: dict[str, dict[str, Any]] = {}
     edges: dict[str, tuple[str, ...]] = {}
-    bests: dict[str, Trial] = {}
+    failures: dict[str, str] = {}
     untrained = {method: sum(trial.steps == 0 for trial in journal.of(method)) for method in plan.experiments}
     for method in plan.experiments:
         trials = journal.of(method)
         best = best_of(trials, plan.better)
         if best is None:
-            raise InputError(method, f"no trial has finished: {trials[-1].why or 'all were stopped early'}")
-        bests[method] = best
+            failures[method] = trials[-1].why
+            continue
         _, widened = plan.space(method, trials)
         space = plan.tried_space(method, trials)
         edges[method] = tuple(
@@ -366,10 +362,9 @@ def _write_result(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
             if plan.widen_parameter(method, name, space[name], value) is not None
         )
         states = [trial.state for trial in trials]
-        results[method] = {"value": best.value}
-        if best.reached is not None:
-            results[method]["reached"] = best.reached
-        results[method] |= {
+        results[method] = {
+            "value": best.value,
+            **({} if best.reached is None else {"reached": best.reached}),
             "trial": best.number,
             "stopped": states.count("stopped"),
             "failed": states.count("failed"),
@@ -388,13 +383,17 @@ def _write_result(plan: _Plan, folder: Path, journal: Journal) -> Tuned:
         "validation": first.validation,
     }
     path = folder / TUNED
-    write_tuned(path, about, results)
+    if results:
+        write_tuned(path, about, results)
+    for method, reason in failures.items():
+        hint = f"{path} has the values of the other methods" if results else "give other values in the space"
+        raise InputError(method, f"no trial has finished: {reason}", hint=hint)
     methods = list(plan.experiments)
     rows = [
         {"method": trial.method, "trial": trial.number, "state": trial.state, plan.metric_spec.main: trial.value}
         | dict(trial.values)
         for trial in sorted(journal.trials, key=lambda trial: (trial.number, methods.index(trial.method)))
     ]
-    terms = {method: dict(best.values) for method, best in bests.items()}
-    numbers = {method: best.number for method, best in bests.items()}
+    terms = {method: result["terms"] for method, result in results.items()}
+    numbers = {method: result["trial"] for method, result in results.items()}
     return Tuned(path, terms, pd.DataFrame(rows), edges, numbers, untrained)

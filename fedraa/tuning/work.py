@@ -9,10 +9,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from fedraa.errors import InputError, Interrupted, one_line
+from fedraa.errors import InputError, Interrupted, RunFailed, one_line
 from fedraa.tuning.attempt import Attempt, find_repeated, run_attempt, run_on_node
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.suggest import check_optuna
@@ -42,7 +43,7 @@ def run_trials(
         jobs: The number of trials at the same time.
         open_nodes: Opens the nodes on which trials run; None for this machine.
 
-    Raises Interrupted after Ctrl-C.
+    Raises Interrupted after Ctrl-C, and RunFailed if a process of a trial was killed.
     """
     if not left:
         return
@@ -55,6 +56,9 @@ def run_trials(
         else:
             with _trial_processes(jobs) as start:
                 yield from _run_concurrently(left, plan, journal, jobs, start)
+    except BrokenProcessPool:
+        problem = "a process of a trial was killed, perhaps because the memory is full"
+        raise RunFailed("jobs", problem, hint="continue with the same command and fewer --jobs") from None
     except KeyboardInterrupt:
         raise Interrupted("stopped; the same command continues with the trials that have not finished") from None
 

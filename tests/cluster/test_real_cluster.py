@@ -117,7 +117,7 @@ COMMANDS = "import sys; from fedraa.cli.main import main; print(*(main(words.spl
 def test_a_wrong_token_or_none(ours: dict[str, str], joined: Nodes) -> None:
     host = "127.0.0.1"
     addresses = [f"{host}:{joined.port}", f"http://{host}:{joined.dashboard}"]
-    commands = [f"status --address {addresses[0]}", f"submit --address {addresses[1]} run"]
+    commands = [f"status --address {addresses[0]}", f"submit --address {addresses[1]} methods"]
     if ours is WRONG:
         addresses.append(f"ray://{host}:{joined.client}")
         commands.append(f"status --address {addresses[2]}")

@@ -39,9 +39,9 @@ def cosine_of_path(
     received: list[float], halfway: list[float], last: list[float], module: nn.Module, embeddings: Sequence[slice] = ()
 ) -> float | None:
     """Return the cosine of a task of two steps, with the target -0.05, from the weights before and after each step."""
-    cosine = HalfwayCosine([2], -0.05, module, embeddings)
+    cosine = HalfwayCosine([2], -0.05, module)
     cosine.record(1, torch.tensor(halfway))
-    return cosine.compute(torch.tensor(received), torch.tensor(last))
+    return cosine.compute(torch.tensor(received), torch.tensor(last), embeddings=embeddings)
 
 
 def test_the_cosine_is_limited_by_the_relative_change_of_weight_matrices() -> None:
@@ -58,6 +58,12 @@ def test_the_cosine_is_limited_by_the_relative_change_of_weight_matrices() -> No
     # Biases do not count.
     module = nn.Linear(1, 1)
     assert cosine_of_path([5.0, 1.0], [6.0, 2.0], [7.0, 9.0], module) == pytest.approx(8 / math.sqrt(2 * 50))
+
+
+@pytest.mark.parametrize("last", [1e20, math.inf, math.nan])
+def test_weights_that_diverge_have_no_cosine(last: float) -> None:
+    line = nn.Linear(2, 1, bias=False)
+    assert cosine_of_path([3.0, 4.0], [3.0, 9.0], [3.0, last], line) is None
 
 
 def test_an_embedding_does_not_count_in_the_cosine() -> None:

@@ -134,8 +134,9 @@ def test_bill(name: str, fleet: Path) -> None:
         assert dispatched[task.id]["cost"] == task.cost == pytest.approx(time, rel=1e-9)
 
 
-def test_expected_duration_of_a_split_model_includes_its_activations(fleet: Path) -> None:
-    run = spec("splitfed", compute=str(fleet))
+@pytest.mark.parametrize("method", ["fedavg", "splitfed", "scaffold", "fedcm", "mimelite", "padamfed"])
+def test_expected_duration_includes_activations_and_extra_buffers(fleet: Path, method: str) -> None:
+    run = spec(method, compute=str(fleet))
     stepped = Stepped(run)
     tasks = stepped.round()
     durations = make_cost_model(run).expected_durations(())

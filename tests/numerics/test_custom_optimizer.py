@@ -11,7 +11,7 @@ from refusals import refuses
 from tiny import LR, Stepped, spec
 
 import fedraa as fl
-from fedraa.client.local_optimizer import LocalOptimizer, OptimizerSteps
+from fedraa.client.local_optimizer import SGD, LocalOptimizer, OptimizerSteps
 
 
 class Signs(LocalOptimizer):
@@ -36,6 +36,19 @@ def test_custom_optimizer_trains() -> None:
     stepped.round()
     moved = np.abs(stepped.server.params - run.params)
     np.testing.assert_allclose(moved[moved > 0], LR, rtol=1e-5)
+
+
+class SignsOfSGD(SGD):
+    """An optimizer that is derived from SGD and takes other steps."""
+
+    descend = Signs.descend  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fednova", "fedcm"])
+def test_optimizer_derived_from_sgd_is_not_taken_for_sgd(method: str) -> None:
+    assert spec(method, local_optimizer="sgd(weight_decay=0.1)").method.local.weight_decay == 0.1
+    with refuses("local_optimizer", method):
+        spec(method, local_optimizer=SignsOfSGD())
 
 
 class ReturnsWeights(LocalOptimizer):

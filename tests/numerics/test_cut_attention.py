@@ -6,6 +6,7 @@ import torch
 from cut_cases import SEQUENCE, Calls, Case, check_case, head_of
 from torch import Tensor, nn
 
+from benchmarks.system.cut_check import check_cut
 from fedraa.submodels import Traced
 from fedraa.submodels.tracing.trace import trace_module
 
@@ -74,6 +75,18 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", CASES)
 def test_cuts_are_right(name: str) -> None:
     check_case(*CASES[name])
+
+
+def test_cut_of_the_inputs_of_attention_with_all_heads() -> None:
+    module = Calls(
+        lambda m, x: m["out"](m["attention"](y := m["into"](x), y, y)[0] + y),
+        into=nn.Linear(6, 12),
+        attention=nn.MultiheadAttention(12, 4, batch_first=True),
+        out=nn.Linear(12, 3),
+    )
+    traced = trace_module(module, SEQUENCE)
+    assert [group.size for group in traced.groups] == [12, 4]
+    check_cut(traced, SEQUENCE, (np.array([0, 3, 7]), np.arange(4)))
 
 
 def transformer_cut(**options: object) -> tuple[Traced, nn.Module, nn.Module]:

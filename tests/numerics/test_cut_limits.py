@@ -14,6 +14,12 @@ def checked(x: Tensor, width: int) -> Tensor:
     return x
 
 
+def without_first(x: Tensor) -> Tensor:
+    x = x.clone()
+    x[:, :1] = 0
+    return x
+
+
 # Each name stands for a module, an example and the sizes of its groups.
 CASES: dict[str, Case] = {
     "group norm of one group": (nn.Sequential(conv(3, 12), nn.GroupNorm(1, 12), nn.GELU(), head(12)), IMAGE, []),
@@ -71,6 +77,22 @@ CASES: dict[str, Case] = {
         # Only the trial of a cut shows the difference.
         [],
     ),
+    "a roll over the units": (
+        Calls(
+            lambda m, x: m["c"](y := m["a"](x)) + m["c"](m["b"](y).roll(1, -1)),
+            a=nn.Linear(6, 12),
+            b=nn.Linear(12, 12),
+            c=nn.Linear(12, 3),
+        ),
+        VECTOR,
+        # The cut in the test of width groups keeps unit 0, for which the roll makes no difference.
+        [],
+    ),
+    "an assignment to the first unit": (
+        Calls(lambda m, x: m["b"](without_first(m["a"](x))), a=nn.Linear(6, 8), b=nn.Linear(8, 3)),
+        VECTOR,
+        [],
+    ),
     "an unknown function": (
         Calls(
             lambda m, x: m["c"](F.relu(m["b"](m["a"](x).cumprod(1)))),
@@ -102,6 +124,10 @@ REASONS = {
     "group norm of one group": {
         "0": "0 stays whole: GroupNorm takes its statistics over all units.",
         "3.2": "3.2 stays whole: it is the output of the model.",
+    },
+    "an assignment to the first unit": {
+        "layers.a": "layers.a stays whole: the code picks some units by their index.",
+        "layers.b": "layers.b stays whole: it is the output of the model.",
     },
     "an unknown function": {
         "layers.a": "layers.a stays whole: `cumprod` has no tracing rule.",

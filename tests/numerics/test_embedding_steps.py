@@ -1,17 +1,26 @@
 """Embeddings with an adaptive rate: their steps against torch.optim.Adam, and the models that have such steps."""
 
 import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from first_task import first_task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedraa.client.embedding_steps import EMBEDDING_RATE, EmbeddingSteps, find_adam_embeddings
 from fedraa.client.flat_module import FlatModule
+from fedraa.client.gradient_transforms import GradientTransform, StepContext
+from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.client.local_optimizer import SGD, Adam, OptimizerSteps
+from fedraa.client.local_step import LocalStep
 from fedraa.client.local_training import LocalTraining
+from fedraa.client.trainer import Trainer
+from fedraa.submodels import flatten_parameters
+from fedraa.submodels.tracing.trace import trace_module
 
 ADAPTIVE = LocalTraining(lr_schedule="adaptive")
 
@@ -122,3 +131,53 @@ def test_embeddings_are_trained_like_other_layers_with_another_optimizer_or_if_t
     assert find_adam_embeddings(ADAPTIVE, SGD(), tied) == [slice(0, 6)]
     tied[1].weight = tied[0].weight
     assert find_adam_embeddings(ADAPTIVE, SGD(), tied) == []
+
+
+class Shift(GradientTransform):
+    """A transform that adds 1 to every entry, also to those of tokens that the minibatch lacks."""
+
+    def apply(self, grad: Tensor, context: StepContext) -> None:
+        grad.add_(1.0)
+
+
+@dataclass(frozen=True)
+class Shifted(LocalAlgorithm):
+    """Local training with a shifted gradient, in one of two models."""
+
+    personal: bool
+
+    def train(self, run: LocalRun) -> None:
+        if self.personal:
+            with run.separate_steps(run.weights.clone(), pull=1.0):
+                for inputs, labels in run.minibatches("personal"):
+                    run.step(inputs, labels)
+        else:
+            run.add_transform(Shift())
+        super().train(run)
+
+
+@pytest.mark.parametrize("personal", [False, True])
+def test_sgd_trains_embeddings_if_an_algorithm_adds_a_term(personal: bool) -> None:
+    """Only the second model of an algorithm has the proximal term, so that Adam trains the embeddings of the first."""
+    flat = flat_words()
+    local = replace(ADAPTIVE, steps=2, batch_size=2, lr=0.1, momentum=0.0, algorithm=Shifted(personal))
+    traced = trace_module(flat.module, torch.zeros(2, 3, dtype=torch.long))
+    steps: list[type] = []
+    trainer = Trainer(traced, local, seed=0)
+    step = LocalStep.step
+
+    def record(self: LocalStep, *arguments: Any) -> Tensor:
+        steps.append(type(self._optimizer))
+        return step(self, *arguments)
+
+    params = flatten_parameters(flat.module)
+    task = first_task(widths=traced.widths(traced.full()), buffer=params, lr=0.1)
+    words, labels = np.array([[0, 1, 2], [3, 0, 1], [2, 2, 0], [1, 3, 3]]), np.array([0, 1, 2, 0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalStep, "step", record)
+        update = trainer.train(task, words, labels)
+    first = [EmbeddingSteps] if personal else [OptimizerSteps]
+    assert steps == [OptimizerSteps] * 2 * personal + first * 2
+    # Tokens 4 to 6 are in no sample.
+    unused = slice(6 + 2 * 4, 6 + 2 * 7)
+    np.testing.assert_allclose(update.params[unused] - params[unused], 0.0 if personal else -0.2, atol=1e-6)

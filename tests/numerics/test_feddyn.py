@@ -117,6 +117,8 @@ def test_asynchronous_run_with_fragments_moves_the_model() -> None:
         ("feddyn", {"prox_mu": 0.0}, "prox_mu"),
         ("feddyn", {"compress": "topk:0.1"}, "compress"),
         ("feddyn-async", {"buffer_size": 1}, "buffer_size"),
+        ("feddyn-async", {"privacy": "local"}, "privacy"),
+        ("feddyn-async", {"privacy": "central"}, "privacy"),
     ],
 )
 def test_settings_that_break_the_formula_are_refused(method: str, fields: dict[str, Any], field: str) -> None:

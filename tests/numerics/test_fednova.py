@@ -147,3 +147,10 @@ def test_a_buffer_of_all_clients_is_a_round_with_the_steps_that_clients_finished
 def test_another_local_optimizer_is_refused_without_rounds() -> None:
     with refuses("local_optimizer"):
         spec("fednova-async", local_optimizer="adam")
+
+
+@pytest.mark.parametrize("method", ["fednova", "fednova-async"])
+def test_momentum_that_continues_from_the_last_task_is_refused(method: str) -> None:
+    assert spec(method, momentum=0.9).method.local.momentum == 0.9
+    with refuses("local_optimizer_state", got="keep"):
+        spec(method, momentum=0.9, local_optimizer_state="keep")

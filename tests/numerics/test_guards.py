@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from refusals import refuses
 from tiny import CLIENTS, LR, SEED, Stepped, close, spec, start, steps
+from torch import nn
 
 from fedraa.client import trainer
+from fedraa.client.split import check_split, measure_split
 from fedraa.rng import generator
 
 
@@ -35,6 +38,35 @@ def test_the_training_loss_is_the_mean_over_the_steps() -> None:
         order = rng.permutation(len(y))
         means += [losses[order[at : at + 6]].mean() for at in range(0, len(y), 6)]
     assert stepped.train(task).loss == pytest.approx(np.mean(means), rel=1e-5)
+
+
+def test_halves_of_a_split_model_exchange_float32_if_they_compute_in_bfloat16() -> None:
+    halves, whole = (Stepped(spec(method, bf16=True, momentum=0.0)) for method in ("splitfed", "fedavg"))
+    task = halves.server.assign(0, 0.0)
+    np.testing.assert_array_equal(halves.train(task).params, whole.train(task).params)
+
+
+def test_frozen_parameters_of_a_split_model_are_neither_sent_nor_trained() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    example = torch.ones(2, 4)
+    whole = measure_split(model, 1, example).cost
+    model[0].weight.requires_grad_(False)
+    cost = measure_split(model, 1, example).cost
+    assert (whole.params, whole.bytes) == (20, 80)
+    assert (cost.params, cost.bytes) == (4, 16)
+    # Frozen weights need no memory for a gradient and no second copy.
+    assert whole.memory - cost.memory == 4 * 2 * 16
+    model[0].bias.requires_grad_(False)
+    with refuses("split"):
+        measure_split(model, 1, example)
+
+
+def test_halves_of_a_split_model_that_share_a_parameter_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    assert len(check_split(model, 2)) == 3
+    model[2].weight = model[0].weight
+    with refuses("split"):
+        check_split(model, 2)
 
 
 def test_the_servers_momentum_is_over_the_steps_of_the_cohort() -> None:
@@ -130,3 +162,9 @@ def test_what_is_sent_down_may_be_compressed() -> None:
     assert not np.array_equal(plain.server.params, stepped.server.params)
     with refuses("schedule.download_compressor", "fed-raa", got="8bit"):
         spec("fed-raa", override={"schedule.download_compressor": "8bit"})
+
+
+@pytest.mark.parametrize("method", ["scaffold", "mimelite", "feddyn", "padamfed"])
+def test_robust_aggregator_is_refused_if_the_server_also_sums_what_clients_send(method: str) -> None:
+    with refuses("aggregator", got="median"):
+        spec(method, aggregator="median", rounds=3)

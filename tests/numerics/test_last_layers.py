@@ -1,16 +1,34 @@
 """SALF trains the last layers of a network with one hidden layer: its means, costs and bytes against NumPy."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy_mlp import Array, loss_gradient
-from tiny import CLASSES, CLIENTS, HIDDEN, LR, WIDTHS, Stepped, close, minibatches, spec, start, steps
+from tiny import (
+    BATCH,
+    CLASSES,
+    CLIENTS,
+    EPOCHS,
+    HIDDEN,
+    LR,
+    SEED,
+    WIDTHS,
+    Stepped,
+    close,
+    minibatches,
+    spec,
+    start,
+    steps,
+)
 
 from fedraa.aggregation.aggregator import ClientDelta, RoundTotals
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.client.trainer import Work
+from fedraa.composition.registry import find_method
 from fedraa.methods.timelyfl import WithinInterval
+from fedraa.rng import generator
 from fedraa.submodels.policies.policy import RoundContext, RunContext
 from fedraa.vectors.delta_view import DeltaView
 
@@ -193,3 +211,40 @@ def test_stacks_train_as_tasks_one_by_one() -> None:
         work = [Work(task, *run.data.client(task.client)) for task in tasks]
         models.append([update.params for update in stepped.trainer.train_all(work)])
     np.testing.assert_allclose(models[0], models[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_algorithm_that_takes_its_own_steps_leaves_the_other_layers(decay: float) -> None:
+    """pFedMe on the last layer: no other layer moves towards 0 during the task, so that the gradients are right."""
+    salf, pfedme = find_method("salf"), find_method("pfedme")
+    run = spec(replace(salf, local=pfedme.local), capacities=(0.65,), weight_decay=decay)
+    stepped = Stepped(run)
+    task = stepped.server.assign(0, 0.0)
+    w, p = (task.params.astype(np.float64) for _ in range(2))
+    for x, y in minibatches(run, 0, 0):
+        for _ in range(5):
+            change = loss_gradient(p, x, y, WIDTHS)[1] + decay * p + 15 * (p - w)
+            p[FIRST:] -= 0.05 * change[FIRST:]
+        w -= LR * 15 * (w - p)
+    update = stepped.train(task)
+    np.testing.assert_allclose(update.params, w, atol=2e-6)
+    np.testing.assert_array_equal(update.params[:FIRST], task.params[:FIRST])
+    np.testing.assert_allclose(update.extras["kept_personal_model"][FIRST:], p[FIRST:], atol=2e-6)
+
+
+def test_pull_of_a_personal_model_to_other_layers_does_not_count_in_the_clipped_norm() -> None:
+    """Ditto on the last layer. The other layers of the personal model differ from those of the received model."""
+    salf, ditto = find_method("salf"), find_method("ditto")
+    run = spec(replace(salf, local=ditto.local), capacities=(0.65,), momentum=0.0, clip=0.5)
+    stepped = Stepped(run)
+    own = run.params + np.float32(1)
+    stepped.server.task_table.client_states._rows["kept_personal_model"][0][:] = own
+    task = stepped.server.assign(0, 0.0)
+    v, theta = own.astype(np.float64), task.params.astype(np.float64)
+    x, y = run.data.client(0)
+    rng = generator(SEED, "batches of personal", 0, 0)
+    for order in (rng.permutation(len(y)) for _ in range(EPOCHS)):
+        for rows in np.split(order, range(BATCH, len(y), BATCH)):
+            g = (loss_gradient(v, x[rows], y[rows], WIDTHS)[1] + v - theta)[FIRST:]
+            v[FIRST:] -= LR * g * min(1, 0.5 / np.linalg.norm(g))
+    np.testing.assert_allclose(stepped.train(task).extras["kept_personal_model"], v, atol=2e-6)

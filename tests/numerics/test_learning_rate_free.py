@@ -247,6 +247,8 @@ FULL_RATE: dict[str, Any] = {"lr": None, "override": {"local.full_rate": True}}
             {"method": "fedrolex", "local_optimizer": "dowg", **FULL_RATE},
         ),
         ("lr_schedule", {"local_optimizer": "delta-sgd", "lr_schedule": "cosine:9@local"}),
+        ("lr_schedule", {"local_optimizer": "delta-sgd", "lr_schedule": "cosine:9", "local_optimizer_state": "keep"}),
+        ("lr_schedule", {"method": "delta-sgd", "lr_schedule": "adaptive", "local_optimizer_state": "keep"}),
         ("momentum", {"local_optimizer": "delta-sgd", "momentum": 0.9}),
         ("local_optimizer", {"method": "scaffold", "local_optimizer": "delta-sgd"}),
         ("local_optimizer.gamma", {"local_optimizer": "delta-sgd(gamma=0)"}),
@@ -268,7 +270,7 @@ def test_the_method_is_fedavg_with_the_optimizer() -> None:
 def test_a_kept_rate_leaves_the_first_rate() -> None:
     """Of two full-batch steps at a low rate, the second has a rate sqrt(1.1) times as large."""
     fields: dict[str, Any] = {"lr": 0.001, "batch_size": SAMPLES, "local_steps": 2, "local_epochs": None}
-    stepped = Stepped(spec("delta-sgd", **fields, local_optimizer_state="keep"))
+    stepped = Stepped(spec("delta-sgd", **fields, lr_schedule="constant", local_optimizer_state="keep"))
     for turn in range(1, 5):
         stepped.round()
         np.testing.assert_allclose(kept(stepped, "optimizer_rate"), [[0.001 * 1.1 ** (turn / 2)]] * 3, rtol=1e-5)

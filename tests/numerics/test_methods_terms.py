@@ -1,7 +1,7 @@
 """The options of local training, one by one and under masks, against NumPy on 44 parameters."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,9 @@ from refusals import refuses
 from tiny import CLASSES, FEATURES, LR, SEED, WIDTHS, Stepped, close, minibatches, spec, start
 
 from fedraa.client import LocalTraining
+from fedraa.client.gradient_transforms import Proximal
 from fedraa.client.input_adversary import ADVERSARY_KEY, Adversary
+from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
 from fedraa.client.lr_schedule import lr_schedule
 from fedraa.client.model_settings import ModelSettings
 from fedraa.client.trainer import Trainer
@@ -268,6 +270,38 @@ def test_a_schedule_counts_rounds_and_the_server_momentum_divides_by_the_rounds_
         delta = np.mean(w, axis=0) - theta
         theta, delta = theta + delta, -delta / (lr * turn_steps)
         close(stepped.server.params, theta)
+
+
+@pytest.mark.parametrize("masking", [{}, {"mask": MASK}, {"mask": MASK, "keeps_rest": True}])
+def test_term_that_an_algorithm_adds_knows_the_received_weights(masking: dict[str, Any]) -> None:
+    close(result({"algorithm": Pulled()}, **masking), result({"prox_mu": 0.5}, **masking))
+
+
+@dataclass(frozen=True)
+class Pulled(LocalAlgorithm):
+    """Local training with the proximal term of FedProx."""
+
+    def train(self, run: LocalRun) -> None:
+        run.add_transform(Proximal(0.5))
+        super().train(run)
+
+
+@pytest.mark.parametrize("method", ["fedcm", "mofedsam"])
+def test_a_private_round_without_clients_does_not_change_the_momentum(method: str) -> None:
+    fields: dict[str, Any] = {"privacy": "central(noise=1.0, clip=1.0)", "participation": "poisson:0.5", "rounds": 30}
+    stepped = Stepped(spec(method, **fields))
+    auxiliary: Any = stepped.server._auxiliary  # type: ignore[attr-defined]
+    cohorts = []
+    for _ in range(12):
+        before = auxiliary._momentum.copy()
+        cohorts.append(len(list(stepped.server.begin())))
+        stepped.round()
+        if not cohorts[-1]:
+            stepped.server.close_round(1.0)
+        assert np.isfinite(auxiliary._momentum).all()
+        assert (auxiliary._momentum == before).all() == (cohorts[-1] == 0)
+    assert 0 in cohorts
+    assert max(cohorts) > 0
 
 
 def test_defaults_bend_nothing() -> None:

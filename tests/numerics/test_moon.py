@@ -42,6 +42,27 @@ def test_model_without_a_linear_layer_is_refused_before_the_run() -> None:
         build_run(fl.Experiment(method="moon", clients=4), model=model)
 
 
+class Attention(nn.Module):
+    """A model whose last linear layer is in an attention layer, which uses only the weights of this layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 4)
+        self.attention = nn.MultiheadAttention(4, 1, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = self.body(x)[:, None]
+        output: torch.Tensor = self.attention(tokens, tokens, tokens)[0][:, 0]
+        return output
+
+
+def test_a_last_linear_layer_that_is_not_called_is_named() -> None:
+    stepped = Stepped(spec("moon", model=Attention, hidden=fl.Experiment.model_fields["hidden"].default))
+    stepped.round()
+    with refuses("method", "last linear layer"):
+        stepped.train(stepped.server.assign(0, 0.0))
+
+
 def module_of(run: Any, params: np.ndarray) -> nn.Sequential:
     """Return the flatten, hidden and output layers of the run's model with these parameters."""
     hidden, classes = run.experiment.hidden[0], 4

@@ -167,6 +167,12 @@ def test_pfedme_moves_the_shared_model_towards_the_personal_one() -> None:
     close(stepped.server.params, [-0.01857675])
 
 
+def test_adaptive_rate_of_pfedme_follows_the_shared_model() -> None:
+    """The shared model approaches the target in every step, but it stays behind the personal model."""
+    stepped = quadratic("pfedme", (1.0,), clients=1, lr=0.01, lr_schedule="adaptive", local_steps=4)
+    assert stepped.train(stepped.server.assign(0, 0.0)).cosine == pytest.approx(1.0)
+
+
 def test_server_rate_of_pfedme_is_its_mixing_weight() -> None:
     fields: dict[str, Any] = {"lr": 0.01, "local_steps": 2}
     whole, half = quadratic("pfedme", TARGETS, **fields), quadratic("pfedme", TARGETS, server_lr=0.5, **fields)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from refusals import refuses
 from torch import nn
+from torch.nn import functional
 
 from fedraa.client import LocalTraining, Work
 from fedraa.client.flat_module import BatchedModule
@@ -18,6 +19,7 @@ from fedraa.engine.build import build_run
 from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.messages import Task
 from fedraa.models.images import ImageConv2d
+from fedraa.objectives import Classification
 from fedraa.submodels import Traced, flatten_parameters
 from fedraa.submodels.tracing.trace import trace_module
 
@@ -155,6 +157,13 @@ def test_bf16_computes_stacks_too() -> None:
     assert 0 < np.abs(half.params - full.params).max() < 0.02
 
 
+class Smoothed(Classification):
+    """Classification with smoothed labels."""
+
+    def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+
+
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
@@ -163,6 +172,8 @@ def test_bf16_computes_stacks_too() -> None:
         ({"method": "splitfed", "hidden": (8, 8)}, ["splitfed", "splits"]),
         ({"dropout": 0.5}, ["vmap"]),
         ({"model": "mlp-exits", "hidden": (8, 8)}, ["tuple", "logits"]),
+        ({"objective": Smoothed()}, ["Smoothed"]),
+        ({"objective": Classification({"aux": 0.4})}, ["classification"]),
     ],
 )
 def test_what_cannot_be_stacked_is_refused(changes: dict[str, Any], names: list[str]) -> None:

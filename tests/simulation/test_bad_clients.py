@@ -20,6 +20,7 @@ from refusals import refuses
 import fedraa as fl
 from benchmarks.system.killing import KillAt, Killed
 from benchmarks.system.spoiling import CAUSES, spoil_update
+from fedraa.callbacks import Event
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.trainer import Trainer
 from fedraa.composition.registry import list_methods
@@ -177,6 +178,20 @@ def test_killed_and_resumed_it_knows_who_is_out(method: str, spoil: Callable[...
         fl.resume(directory, dataset=make_vectors())
         same_run(directory, undisturbed.directory)
         fl.replay(directory)
+
+
+@pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
+def test_stopped_between_two_attempts_of_a_task_it_is_the_same_run(spoil: Callable[..., None], tmp_path: Path) -> None:
+    class Stops(fl.Callback):
+        def on_fault(self, event: Event) -> None:
+            raise ArithmeticError
+
+    spoil("not finite")
+    undisturbed = execute("fed-raa", tmp_path / "undisturbed")
+    with pytest.raises(ArithmeticError):
+        execute("fed-raa", tmp_path / "run", callbacks=[Stops()])
+    fl.resume(tmp_path / "run", dataset=make_vectors())
+    same_run(tmp_path / "run", undisturbed.directory)
 
 
 def test_bad_in_one_round_alone_it_takes_part_again(spoil: Callable[..., None], tmp_path: Path) -> None:

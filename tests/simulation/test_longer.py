@@ -12,9 +12,12 @@ from torch import nn
 
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
-from fedraa import Experiment, History, replay, resume, run
+from fedraa import Experiment, History, api, replay, resume, run
 from fedraa.client.trainer import Trainer
+from fedraa.engine.build import build_run
 from fedraa.engine.loop import Loop
+from fedraa.engine.resume import extend_limits
+from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunWarning
 from fedraa.messages import Task, Update
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, SUMMARY
@@ -110,6 +113,24 @@ def test_killed_while_it_goes_on_it_can_be_resumed(tmp_path: Path) -> None:
     same_run_and_config(directory, run(Experiment(**SMALL, updates=15, eval_every=3, out=tmp_path / "long")).directory)
 
 
+def test_run_whose_limits_another_process_changes_before_the_start_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = run(Experiment(**SMALL, updates=5, out=tmp_path / "run")).directory
+    before = lines(directory)
+
+    def extend_twice(directory: Path, spec: RunSpec) -> None:
+        extend_limits(directory, spec)
+        extend_limits(directory, build_run(Experiment(**SMALL, updates=12, out=directory)))
+
+    monkeypatch.setattr(api, "extend_limits", extend_twice)
+    with refuses("run", got=directory):
+        resume(directory, updates=9)
+    assert lines(directory) == before
+    assert resume(directory).summary["steps"] == 12
+    assert "consistent (" in replay(directory)
+
+
 def test_a_run_that_was_interrupted_goes_on_for_longer(tmp_path: Path) -> None:
     with pytest.raises(Killed):
         run(Experiment(**SMALL, updates=7, checkpoint_every=3, out=tmp_path / "short"), callbacks=[KillAt(4)])
@@ -132,6 +153,9 @@ def test_without_a_checkpoint_it_begins_anew_and_comes_out_the_same(tmp_path: Pa
         ({"updates": 5}, {}, "run", "--updates"),
         ({"updates": 5}, {"updates": 5}, "updates", "got 5"),
         ({"updates": 5}, {"updates": 0}, "updates", "got 0"),
+        ({"updates": 5}, {"updates": None}, "updates", "got None"),
+        ({"updates": 5, "time": 9.0}, {"time": None}, "time", "more than 9"),
+        ({"updates": 5, "target_accuracy": 0.99}, {"target_accuracy": None}, "target_accuracy", "more than 0.99"),
         ({"updates": 5}, {"rounds": 9}, "rounds", "--updates 9"),
         ({"updates": 5}, {"time": 9.0}, "time", "got 9.0"),
         ({"updates": 5, "time": 9.0}, {"time": 10.0}, "run", "--updates or --rounds"),

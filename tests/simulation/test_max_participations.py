@@ -93,3 +93,13 @@ def test_a_larger_bound_than_the_run_needs_changes_nothing(tmp_path: Path) -> No
 def test_bound_that_breaks_a_method_or_its_privacy_is_refused(fields: dict[str, Any]) -> None:
     with refuses("max_participations"):
         build_run(Experiment(**SMALL, **fields))
+
+
+def test_limit_of_updates_before_the_time_limit_ends_the_run_at_its_last_update(tmp_path: Path) -> None:
+    """No client waits for a task after the first update, and the next update is due after the time limit."""
+    fields = SMALL | {"method": "fed-raa", "max_participations": 1}
+    whole = run(**fields, updates=2, out=tmp_path / "whole")
+    first, second = [float(line["t"]) for line in whole.lines() if line["kind"] == "commit"]
+    history = run(**fields, time=(first + second) / 2, updates=1, out=tmp_path / "run")
+    assert (history.summary["steps"], history.summary["time"]) == (1, first)
+    assert "consistent (" in fedraa.replay(history.directory)

@@ -1,7 +1,9 @@
 """A run that is killed anywhere and resumed ends with the bits and the log of an undisturbed run."""
 
 import json
+import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,11 +22,13 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.cli.main import main
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
+from fedraa.engine import session
 from fedraa.engine.build import build_run
 from fedraa.errors import RunWarning
 from fedraa.replay.replay import replay
 from fedraa.rundir.checkpoint import Saver, newest_first
-from fedraa.rundir.file_names import CHECKPOINTS, EVALS, EVENTS
+from fedraa.rundir.digests import write_seal
+from fedraa.rundir.file_names import CHECKPOINTS, CLIENTS, EVALS, EVENTS
 from fedraa.rundir.history import History
 from fedraa.settings.resolve import drop_unused_options
 
@@ -183,6 +187,26 @@ def test_interrupted_while_it_waits_for_its_checkpoint_it_can_be_resumed(tmp_pat
     with pytest.warns(RunWarning):
         assert resume(directory).summary["steps"] == 25
     del interrupt
+
+
+def test_log_of_an_ended_run_is_on_the_disk_before_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: dict[int, int] = {}
+    before_summary: dict[int, int] = {}
+
+    def record_flush(descriptor: int) -> None:
+        status = os.fstat(descriptor)
+        flushed[status.st_ino] = status.st_size
+
+    def seal(directory: Path, pending: Mapping[str, str]) -> None:
+        before_summary.update(flushed)
+        write_seal(directory, pending)
+
+    monkeypatch.setattr(os, "fsync", record_flush)
+    monkeypatch.setattr(session, "write_seal", seal)
+    directory = run(experiment("fed-raa", tmp_path / "run", client_evals="final")).directory
+    for name in (EVENTS, EVALS, CLIENTS):
+        status = (directory / name).stat()
+        assert before_summary[status.st_ino] == status.st_size > 0
 
 
 def test_the_target_is_reached_at_the_same_time(tmp_path: Path) -> None:

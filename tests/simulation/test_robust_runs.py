@@ -36,7 +36,7 @@ SMALL: dict[str, Any] = {
         {"method": "heterofl", "aggregator": "trimmed-mean"},
         {"method": "fed-raa-sync", "aggregator": "multi-krum(attackers=1)"},
         {"method": "ra-fed", "aggregator": "krum(attackers=2)"},
-        {"method": "scaffold", "aggregator": "bulyan"},
+        {"method": "fedcm", "aggregator": "bulyan"},
         {"method": "fedavg", "aggregator": "geometric-median"},
         {"method": "heterofl", "aggregator": "centred-clipping"},
         {"method": "fedavg", "aggregator": "norm-bound"},

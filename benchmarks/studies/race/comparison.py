@@ -10,6 +10,7 @@ from benchmarks.studies.race.entrants import LENT_TO, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import group_by_entrant
+from benchmarks.studies.verdict import paired_p_value
 from fedraa.report.statistics import half_width95, mean_or_nan
 
 WITHIN_NOISE = "within the noise"
@@ -53,6 +54,11 @@ class Comparison:
             return None
         middle = mean_or_nan(self.log_ratios)
         return math.exp(middle - half), math.exp(middle + half)
+
+    @property
+    def p_value(self) -> float | None:
+        """The two-sided p-value of the paired test that both methods need the same time; None if it is undefined."""
+        return paired_p_value(self.log_ratios, [0.0] * len(self.log_ratios))
 
     @property
     def faster(self) -> str:

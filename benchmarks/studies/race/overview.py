@@ -15,6 +15,8 @@ from benchmarks.studies.race.entrants import OURS
 from benchmarks.studies.race.record import SUFFIX, read_record
 from benchmarks.studies.race.settings import QUICK, SETTINGS
 from benchmarks.studies.tables import markdown_table
+from benchmarks.studies.verdict import adjust_holm
+from fedraa.report.statistics import is_significant
 
 HEADING = ("setting", "target", "best other, tuned", f"{OURS}, defaults", "ratio", "accuracy in the end", "faster")
 
@@ -65,9 +67,20 @@ def _summarise(comparisons: Sequence[Comparison]) -> str:
     undecided = len(comparisons) - len(faster) - len(slower)
     summary = (
         f"In {len(faster)} of {len(comparisons)} settings {OURS} with its defaults is faster than the best other "
-        f"method, tuned. In {undecided} the difference is within the noise, and in {len(slower)} it is slower"
+        f"method, tuned. In {undecided} the difference is within the noise, and in {len(slower)} it is slower."
     )
-    if not slower:
-        return f"{summary}."
-    losses = [f"- {c.setting.title}: {c.rival}, ratio {format_ratio(c)}" for c in slower]
-    return "\n".join([f"{summary}:", "", *losses])
+    adjusted = adjust_holm([comparison.p_value for comparison in comparisons])
+    significant = [c for c, p in zip(comparisons, adjusted, strict=True) if is_significant(p)]
+    holm = (
+        f"The intervals are not corrected for the number of settings. After Holm's correction for all settings, {OURS} "
+        f"is significantly faster in {sum(c in significant for c in faster)} settings, and slower in "
+        f"{sum(c in significant for c in slower)}."
+    )
+    unsure = [f"- {_describe(c)}" for c in faster if c not in significant]
+    losses = [f"- {_describe(c)}" for c in slower]
+    lists = [("It is faster in these settings only without the correction:", unsure), ("It is slower in:", losses)]
+    return "\n\n".join([summary, holm, *(f"{head}\n\n" + "\n".join(rows) for head, rows in lists if rows)])
+
+
+def _describe(comparison: Comparison) -> str:
+    return f"{comparison.setting.title}: {comparison.rival}, ratio {format_ratio(comparison)}"

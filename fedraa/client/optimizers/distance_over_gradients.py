@@ -7,7 +7,7 @@ They are DoG (Ivgi, Hinder, Carmon 2023), LDoG (DoG for each tensor) and DoWG (K
     DoWG:  v <- v + r^2 * ||g||^2;  eta = r^2 / sqrt(v)
     x   <- x - eta * g
 
-x has the weights, x_0 the received weights, and g is the gradient. Norms are over the coordinates that the task trains.
+x has the weights, x_0 the received weights, and g is the gradient. ||g|| is over the coordinates that the task trains.
 
 By default x_0, r and the sum (G or v) start again in every task. The first steps are only about alpha * ||x_0|| long,
 so the weights hardly change in a task of few steps. If `local_optimizer_state` is keep, r, the sum and x_0 continue

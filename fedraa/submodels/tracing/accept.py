@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -50,77 +50,69 @@ def check_code(module: nn.Module) -> None:
             raise InputError("module", problem, hint="pass the plain module")
 
 
-def check_gradients(module: nn.Module, inputs: Tree, unregistered: Sequence[nn.Parameter]) -> None:
-    """Raise InputError if the gradients of the module do not permit training.
-
-    The causes are no gradient at all, a sparse gradient, and a gradient for a parameter that is not registered.
+def compute_gradients(module: nn.Module, inputs: Tree) -> list[Tensor | None]:
+    """Return the gradient of each trainable parameter. A parameter that the output does not depend on gets None.
 
     Args:
-        module: The module, set to training mode.
+        module: The module, which is put into training mode.
         inputs: A batch of inputs.
-        unregistered: Parameters that the forward pass reads, but that are not registered in the module. An example is
-            a layer in a plain list.
+
+    Raises:
+        InputError: The module cannot be trained: it fails, no parameter gets a gradient, a gradient is sparse, or the
+            forward pass reads parameters that are not registered, such as those of a layer in a plain list.
     """
     kind = type(module).__name__
-    named = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    foreign = [p for p in unregistered if p.requires_grad]
-    outputs, gradients = _compute_gradients(module, inputs, [*named.values(), *foreign])
-    if not outputs:
-        raise no_output_error(kind)
-    for p, gradient in zip(foreign, gradients[len(named) :], strict=True):
-        if gradient is not None:
-            raise unregistered_error(kind, p)
-    if all(gradient is None for gradient in gradients):
-        raise no_gradient_error(kind)
-    refuse_sparse(module, gradients[: len(named)])
-
-
-def no_output_error(kind: str) -> InputError:
-    """Return the error for an output without tensors."""
-    hint = "return tensors, or a dict, a tuple or a dataclass of tensors"
-    return InputError("module", f"the output of {kind} has no tensor", hint=hint)
-
-
-def unregistered_error(kind: str, p: nn.Parameter) -> InputError:
-    """Return the error for a parameter that the module reads, but that is not registered in it."""
-    problem = f"{kind} reads a parameter {list(p.shape)} that is not registered in it and would never be trained"
-    return InputError("module", problem, hint="register it, freeze it, or define forward in the class")
-
-
-def no_gradient_error(kind: str) -> InputError:
-    """Return the error for a module in which no parameter gets a gradient."""
-    return InputError("module", f"no parameter of {kind} gets a gradient from its output, so nothing is trained")
-
-
-def refuse_sparse(module: nn.Module, gradients: Sequence[Tensor | None]) -> None:
-    """Raise InputError if a gradient is sparse. The gradients are in the order of the trainable parameters."""
-    named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    for (name, p), gradient in zip(named, gradients, strict=True):
-        if gradient is not None and gradient.layout != p.layout:
-            problem = f"parameter {name!r} gets a sparse gradient"
-            raise InputError("module", problem, hint="make its layer with sparse=False")
-
-
-def _compute_gradients(
-    module: nn.Module, inputs: Tree, parameters: Sequence[nn.Parameter]
-) -> tuple[list[Tensor], Sequence[Tensor | None]]:
-    """Return the output tensors, and the gradient of their sum for each parameter. An unused parameter gets None.
-
-    Args:
-        module: The module, set to training mode.
-        inputs: A batch of inputs.
-        parameters: The parameters.
-    """
+    parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    registered = set(map(id, parameters.values()))
     try:
-        with torch.enable_grad(), torch.random.fork_rng():
-            outputs = list(iterate_tensors(forward(module.train(), map_tree(lambda part: part.clone(), inputs))))
-            sums = [x.sum() for x in outputs if x.requires_grad]
-            if not sums or not parameters:
-                return outputs, [None] * len(parameters)
-            return outputs, torch.autograd.grad(sums, parameters, allow_unused=True)
+        outputs = run_forward(module, inputs)
+        strange = [p for p in _read_parameters(outputs) if id(p) not in registered]
+        if outputs and not strange:
+            differentiate_sum(outputs)
     # The code of a module may raise any exception.
     except Exception as error:
-        raise InputError("module", f"{type(module).__name__} cannot be trained: {short_line(error)}") from error
+        raise InputError("module", f"{kind} cannot be trained: {short_line(error)}") from error
+    if not outputs:
+        hint = "return tensors, or a dict, a tuple or a dataclass of tensors"
+        raise InputError("module", f"the output of {kind} has no tensor", hint=hint)
+    if strange:
+        shape = list(max(strange, key=nn.Parameter.numel).shape)
+        problem = f"{kind} reads a parameter {shape} that is not registered in it and would never be trained"
+        raise InputError("module", problem, hint="register it, freeze it, or define forward in the class")
+    if all(p.grad is None for p in parameters.values()):
+        raise InputError("module", f"no parameter of {kind} gets a gradient from its output, so nothing is trained")
+    for name, p in parameters.items():
+        if p.grad is not None and p.grad.layout != p.layout:
+            problem = f"parameter {name!r} gets a sparse gradient"
+            raise InputError("module", problem, hint="make its layer with sparse=False")
+    return [p.grad for p in parameters.values()]
+
+
+def run_forward(module: nn.Module, inputs: Tree) -> list[Tensor]:
+    """Return the tensors in the output of the module in training mode."""
+    with torch.enable_grad(), torch.random.fork_rng():
+        return list(iterate_tensors(forward(module.train(), map_tree(lambda part: part.clone(), inputs))))
+
+
+def differentiate_sum(outputs: Sequence[Tensor]) -> None:
+    """Run the backward pass from the sum of the outputs. A complex output counts as its absolute values."""
+    sums = [x.abs().sum() if x.is_complex() else x.sum() for x in outputs if x.requires_grad]
+    if sums:
+        torch.autograd.backward(sums)
+
+
+def _read_parameters(outputs: Sequence[Tensor]) -> Iterator[nn.Parameter]:
+    """Yield the parameters in the autograd graph of the outputs."""
+    waiting = [x.grad_fn for x in outputs if x.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        variable = getattr(node, "variable", None)
+        if type(node).__name__ == "AccumulateGrad" and isinstance(variable, nn.Parameter):
+            yield variable
+        further = {following for following, _ in node.next_functions if following is not None} - seen
+        seen |= further
+        waiting += further
 
 
 def copy_private(module: nn.Module, *, share: bool = False) -> nn.Module:

@@ -130,3 +130,14 @@ def in_double() -> Iterator[None]:
             yield
     finally:
         torch.set_default_dtype(before)
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Turn off the fast path of attention inside the block. It skips functions that a mode must record or count."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)

@@ -105,8 +105,6 @@ class Recorder(TorchFunctionMode):
         self._steps: MutableMapping[Tensor, int] = WeakTensorKeyDictionary()
         # Names of running statistics. They are estimated again before each evaluation.
         self.estimated: set[str] = set()
-        # Parameters that the code reads, but that are not registered in the module.
-        self.unregistered: dict[int, nn.Parameter] = {}
         # For each tensor that the code transposed, converted or sliced from a parameter: the parameter's name, the
         # parameter's dimension for each dimension of the tensor, and the parameter itself.
         self._derived = WeakTensorKeyDictionary()
@@ -128,9 +126,6 @@ class Recorder(TorchFunctionMode):
         with torch.device("meta") if self._on_meta else nullcontext():
             out = func(*args, **kwargs)
         name = name_of(func)
-        self.unregistered |= {
-            id(x): x for x in iterate_tensors((args, kwargs)) if isinstance(x, nn.Parameter) and not self.name(x)
-        }
         read = [
             x
             for x in iterate_tensors((args, kwargs))

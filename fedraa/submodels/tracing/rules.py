@@ -39,8 +39,9 @@ _GROUPS: dict[Rule, str] = {
     shape_rules.label_assigned: "setitem",
     shape_rules.label_moved: """
         T broadcast_to expand expand_as flatten flip fliplr flipud mT moveaxis movedim narrow permute ravel repeat
-        repeat_interleave reshape reshape_as roll rot90 squeeze swapaxes swapdims t tile transpose unflatten unsqueeze
-        view view_as""",
+        repeat_interleave reshape reshape_as rot90 squeeze swapaxes swapdims t tile transpose unflatten unsqueeze view
+        view_as""",
+    shape_rules.label_rolled: "roll",
     shape_rules.label_shuffled: "channel_shuffle pixel_shuffle pixel_unshuffle",
     shape_rules.label_unfolded: "unfold",
     shape_rules.label_folded: "fold",

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fedraa.submodels.resize import iterate_index
 from fedraa.submodels.tracing.labels import are_element_labels, varies_along
 from fedraa.submodels.tracing.product_rules import arguments_of
 from fedraa.submodels.tracing.recorder import Recorder, iterate_tensors
@@ -66,14 +67,23 @@ def label_copied(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs
 
 
 def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Label the elements of x after the assignment `x[index] = value`. A view or a parameter x is never cut."""
+    """Label the elements of x after the assignment `x[index] = value`. A view or a parameter x is never cut.
+
+    All elements along a dimension become one unit if the assignment changes only some of them.
+    """
     x, index, value = args
     places = _split_index(index)
     if x._is_view() or r.name(x) or any(map(_lacks_values, places)):
         r.give_up(name, out, args, kwargs)
         return
     labels = r.labels(x)
-    replaced = _label_masked(r, labels, places) if any(map(_is_mask, places)) else labels[index]
+    if any(map(_is_mask, places)):
+        replaced = _label_masked(r, labels, places)
+    else:
+        replaced = labels[index]
+        for place, dim in iterate_index(places, labels.dim()):
+            if not isinstance(places[place], slice) or places[place] != slice(None):
+                r.ties.tie_along(labels, [dim], "the code picks some units by their index")
     if replaced is None:
         r.give_up(name, out, args, kwargs)
         return
@@ -100,6 +110,14 @@ def label_moved(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
         r.put(tensor, labels)
         if name in _VIEWS:
             r.record_view(labels)
+
+
+def label_rolled(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Label the result of a roll. All elements along a rolled dimension become one unit."""
+    x, _, dims = arguments_of(args, kwargs, "input", "shifts", "dims")
+    labels = r.labels(x)
+    r.ties.tie_along(labels, _named_dims(labels, dims), "a roll changes the order of the units")
+    label_moved(r, name, out, args, kwargs)
 
 
 def _derived_dims(x: Tensor, name: str, values: Sequence[Any], kwargs: Mapping[str, Any]) -> list[int | None] | None:
@@ -162,14 +180,9 @@ def label_taken(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs:
             else:
                 r.put(out, picked.expand(out.shape))
             return
-        dim = 0
-        for place, item in enumerate(index):
-            if item is Ellipsis:
-                dim = labels.dim() - sum(i is not None for i in index[place + 1 :])
-            elif item is not None:
-                if not isinstance(item, slice):
-                    r.ties.tie_along(labels, [dim], "the code picks some units by their index")
-                dim += 1
+        for place, dim in iterate_index(index, labels.dim()):
+            if not isinstance(index[place], slice):
+                r.ties.tie_along(labels, [dim], "the code picks some units by their index")
     else:
         _, dim = arguments_of(args, kwargs, "input", "dim")
         r.ties.tie_along(labels, [dim or 0], "the code picks some units by their index")

@@ -17,9 +17,9 @@ from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.resize import ZERO_MAKERS
 from fedraa.submodels.traced import Traced
-from fedraa.submodels.tracing.accept import check_code, check_gradients, check_kinds, copy_private, short_line
+from fedraa.submodels.tracing.accept import check_code, check_kinds, compute_gradients, copy_private, short_line
 from fedraa.submodels.tracing.grouping import group_units
-from fedraa.submodels.tracing.modes import FunctionNames
+from fedraa.submodels.tracing.modes import FunctionNames, without_fast_path
 from fedraa.submodels.tracing.recorder import DataDependentError, Recorder, iterate_tensors
 from fedraa.submodels.tracing.rules import WrongRuleError, collect_rules, has_custom_rules
 from fedraa.submodels.tracing.verify import CutChecker
@@ -155,11 +155,8 @@ def _record_run(
     # Run a copy, because training mode would change the running statistics of the module.
     scratch = shapes or copy.deepcopy(module)
     recorder = Recorder(scratch, collect_rules(), module if shapes else None, fills=fills, choices=choices)
-    fast = torch.backends.mha.get_fastpath_enabled()
-    # The fast path of a transformer layer skips functions that must be recorded.
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng(), without_fast_path():
             # Some layers, such as auxiliary heads, run only in training.
             for training in (False, True):
                 scratch.train(training)
@@ -190,10 +187,8 @@ def _record_run(
         batch = " and ".join(parts)
         problem = f"a batch {batch} does not run through {type(module).__name__}: {short_line(error, 100)}"
         raise InputError("example", problem) from error
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
     with torch.device("meta") if shapes else nullcontext():
-        check_gradients(scratch, map_tree(lambda part: part[:2], example), list(recorder.unregistered.values()))
+        compute_gradients(scratch, map_tree(lambda part: part[:2], example))
     return recorder
 
 

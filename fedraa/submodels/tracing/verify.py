@@ -97,7 +97,7 @@ class CutChecker:
             self._double = double
             self._input = map_tree(partial(_repeat_rows, rows=rows, double=double, noise=noise), example)
             try:
-                outputs = self._run_module(base.to(_float_type(double)), training=False)
+                outputs = self._run_module(_set_precision(base, double), training=False)
             # The module's code may raise any exception.
             except Exception as error:
                 failure = error
@@ -188,7 +188,7 @@ class CutChecker:
             kept = np.searchsorted(traced.flat_index(outer), kept)
         place = torch.from_numpy(kept)
         for part in (base, small):
-            part.to(_float_type(self._double))
+            _set_precision(part, self._double)
         values = _random_values(base, number)
         chosen = values[place]
         _set_parameters(small, chosen)
@@ -290,8 +290,18 @@ def _is_full(traced: Traced, kept: IndexSet) -> bool:
     return traced.widths(kept) == tuple(group.size for group in traced.groups)
 
 
-def _float_type(double: bool) -> torch.dtype:
-    return torch.float64 if double else torch.float32
+def _set_precision(module: nn.Module, double: bool) -> nn.Module:
+    """Convert the module to double or single precision, and return it. Unlike `Module.to`, keep complex numbers."""
+
+    def convert(x: Tensor) -> Tensor:
+        if x.is_complex():
+            return x.to(torch.complex128 if double else torch.complex64)
+        if x.is_floating_point():
+            return x.to(torch.float64 if double else torch.float32)
+        return x
+
+    converted: nn.Module = module._apply(convert)  # type: ignore[no-untyped-call]
+    return converted
 
 
 def _as_floats(x: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from benchmarks.studies.race.entrants import LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.record import read_record, write_record
-from benchmarks.studies.race.settings import QUICK
+from benchmarks.studies.race.settings import QUICK, SETTINGS
 
 
 def test_tiny_race_tunes_writes_its_page_and_continues_without_repetition(
@@ -156,6 +156,19 @@ def test_overview_shows_bounds_and_losses(
     assert cells[3].startswith(ratio)
     assert cells[5] == faster
     assert (f"- {A.title}: ist" in format_overview(tmp_path)) == (faster == "ist")
+
+
+def test_overview_corrects_for_the_number_of_settings(tmp_path: Path) -> None:
+    """Two log ratios of 0.75 and 0.85 have t = 16 with one degree of freedom, so p = 2 / pi * atan(1 / 16) = 0.04."""
+    runs = [*runs_of(OURS, 0.5, 0.4, part="untuned"), *runs_of("ist", 0.5 * math.exp(0.75), 0.4 * math.exp(0.85))]
+    write_record(tmp_path / "race_A.runs.jsonl.gz", runs)
+    assert f"{OURS} is significantly faster in 1 settings" in format_overview(tmp_path)
+    write_record(tmp_path / "race_C.runs.jsonl.gz", runs)
+    page = format_overview(tmp_path)
+    assert f"{OURS} is significantly faster in 0 settings, and slower in 0" in page
+    assert [line for line in page.splitlines() if line.startswith("- ")] == [
+        f"- {SETTINGS[name].title}: ist, ratio 2.23 [1.18, 4.20]" for name in ("A", "C")
+    ]
 
 
 def test_overview_chooses_the_best_other_method_by_common_seeds(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from refusals import refuses
 
 from fedraa.board import timeline as timelines
-from fedraa.board.about import read_about, repeat_command
+from fedraa.board.about import read_about
 from fedraa.board.curves import make_curves
 from fedraa.board.details import count_fragments, count_staleness, coverage_by_round, make_details, newest_failures
 from fedraa.board.rows import compare_flags
@@ -17,6 +17,7 @@ from fedraa.board.sampling import json_number, json_numbers, thin_curve, visible
 from fedraa.board.timeline import busy_shares, make_timeline
 from fedraa.board.watched_run import WatchedRun
 from fedraa.config.experiment import Experiment
+from fedraa.report.command import repeat_command
 from fedraa.report.runs import Run
 from fedraa.rundir.task_timeline import TaskTimeline
 

@@ -1,6 +1,7 @@
 """Callbacks in one process: the events that they receive, the step at which they end a run, and resumed runs."""
 
 import json
+import time
 from collections.abc import Mapping
 from math import nan
 from pathlib import Path
@@ -15,6 +16,8 @@ from fedraa.callbacks import Callback, EarlyStopping, Event, Limits, Progress, R
 from fedraa.callbacks.events import read_metrics, to_event
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
+from fedraa.data import Federated
+from fedraa.engine import session
 from fedraa.replay.replay import replay
 from fedraa.rundir.history import SUMMARY, History
 
@@ -204,6 +207,58 @@ def test_one_that_raises_ends_the_run_with_a_checkpoint_and_no_answer_is_lost(tm
     assert sum(line["kind"] == "commit" for line in lines(tmp_path / "run")) == 7
     assert seen.closed == 1
     resume(tmp_path / "run", callbacks=[EndAt("commit", 7)])
+    same_run(tmp_path / "run", tmp_path / "undisturbed")
+
+
+def test_time_of_callbacks_for_earlier_events_is_not_time_of_the_resumed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    real = time.monotonic
+
+    class Slow(Callback):
+        """A callback that takes 1000 s for each of the first three commits, which are before the checkpoint."""
+
+        def on_commit(self, event: Event) -> None:
+            nonlocal calls
+            calls += 1
+
+    with pytest.raises(Killed):
+        run(experiment(tmp_path / "run", clock="wall", time_scale=0.01), callbacks=[RaiseAt(9, Killed())])
+    monkeypatch.setattr(time, "monotonic", lambda: real() + 1000 * min(calls, 3))
+    history = resume(tmp_path / "run", callbacks=[Slow])
+    assert calls == 24
+    assert history.events[["t", "wall"]].max().max() < 1000
+
+
+def test_time_in_which_the_run_directory_is_prepared_is_not_time_on_the_wall_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.monotonic
+    passed = 0.0
+
+    def write_slowly(directory: Path, data: Federated) -> None:
+        nonlocal passed
+        passed = 1000.0
+
+    monkeypatch.setattr(time, "monotonic", lambda: real() + passed)
+    monkeypatch.setattr(session, "write_partition", write_slowly)
+    history = run(experiment(tmp_path / "run", clock="wall", time_scale=0.01))
+    assert history.events["t"].max() < 1000
+
+
+def test_request_to_stop_survives_an_exception_at_a_later_event_of_the_step(tmp_path: Path) -> None:
+    """The last commit of a round requests the end. At the round, which the same step records, a callback raises."""
+
+    class Raises(Callback):
+        def on_round(self, event: Event) -> None:
+            raise ArithmeticError
+
+    fields = {"method": "fedavg", "updates": None, "rounds": 5}
+    run(experiment(tmp_path / "undisturbed", **fields), callbacks=[EndAt("commit", 4)])
+    with pytest.raises(ArithmeticError):
+        run(experiment(tmp_path / "run", **fields), callbacks=[EndAt("commit", 4), Raises])
+    assert resume(tmp_path / "run", callbacks=[EndAt("commit", 4)]).summary["steps"] == 1
     same_run(tmp_path / "run", tmp_path / "undisturbed")
 
 

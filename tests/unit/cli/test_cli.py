@@ -180,3 +180,8 @@ def test_help_needs_neither_torch_nor_ray() -> None:
 def test_a_worker_imports_nothing_slow_that_it_does_without() -> None:
     code = "import sys, actors.worker.worker; sys.exit(not {'pandas', 'matplotlib', 'sklearn'}.isdisjoint(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_status_without_runs_prints_a_sentence(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status"]) == 0
+    assert capsys.readouterr().out == "no run is in runs; name the run directories\n"

@@ -2,13 +2,19 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
+from fedraa.cli.console import print_line, print_table
 from fedraa.cli.main import main
 from fedraa.cli.methods import choice_text
+from fedraa.cli.plan_data import data_table
 from fedraa.composition.registry import list_methods
+from fedraa.config.experiment import Experiment
+from fedraa.engine.build import build_run
 from fedraa.numbers import format_quantity
 from fedraa.rundir.history import History
 
@@ -169,3 +175,31 @@ def test_a_narrow_terminal_cuts_nothing_off(
     assert "…" not in shown
     assert max(map(len, table.splitlines())) <= width
     assert all(name in shown for name in METHODS) or words[0] == "plan"
+
+
+def test_brackets_and_colons_of_values_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich would read a title as markup, and `:100:` as the name of an emoji."""
+    table = Table("setting", title="csv('runs[/b] [old].csv')")
+    table.add_row("steps:100:0.1")
+    print_table(table)
+    print_line("steps:100:0.1")
+    shown = capsys.readouterr().out
+    assert "csv('runs[/b] [old].csv')" in " ".join(shown.split())
+    assert shown.count("steps:100:0.1") == 2
+
+
+def test_clients_with_similar_names_differ_in_the_table_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    data = build_run(Experiment(clients=2, updates=1, engine="local")).data
+    names = ("[site] hospital-north", "[/site] hospital-south")
+    print_table(data_table(replace(data, names=names), "iid"))
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in names)
+
+
+def test_a_narrow_table_keeps_its_caption(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("COLUMNS", "20")
+    table = Table("method", "best", caption="* at the edge")
+    table.add_row("fed-raa-with-a-name", "lr=0.1*")
+    print_table(table)
+    assert "* at the edge" in capsys.readouterr().out

@@ -376,3 +376,15 @@ def test_a_plan_for_more_nodes_than_workers_is_refused() -> None:
             show_plan(Experiment(workers=2, updates=10), nodes=nodes)
     with refuses("nodes", "--engine ray", got=2):
         show_plan(Experiment(engine="local", updates=10), nodes=2)
+
+
+def test_plan_refuses_its_own_options_before_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = Experiment(updates=10, engine="local")
+    (tmp_path / "file").touch()
+    with refuses("nodes", got=2):
+        show_plan(experiment, nodes=2)
+    with refuses("epsilon", got=1.0):
+        show_plan(experiment, epsilon=1.0)
+    with refuses("data", "File exists"):
+        show_plan(experiment, tmp_path / "file")
+    assert capsys.readouterr().out == ""

@@ -125,6 +125,22 @@ def test_arrays_and_components_stay_the_same_objects() -> None:
     assert pair.count == 8
 
 
+def test_components_in_a_deque_stay_the_same_objects() -> None:
+    class Queue(Stateful):
+        state_fields: ClassVar[tuple[str, ...]] = ("waiting",)
+
+        def __init__(self) -> None:
+            self.waiting = deque([Counter(), Counter()], maxlen=3)
+
+    saved, resumed = Queue(), Queue()
+    saved.waiting[1].count = 8
+    before = list(resumed.waiting)
+    resumed.restore(from_file(save_state(saved)))
+    assert list(resumed.waiting) == before
+    assert [counter.count for counter in resumed.waiting] == [0, 8]
+    assert resumed.waiting.maxlen == 3
+
+
 def test_components_that_are_restored_from_one_state_share_nothing() -> None:
     state = save_state(filled())
     first, second = Memory(), Memory()

@@ -22,6 +22,7 @@ def test_defaults_are_the_first_run_that_anyone_can_do() -> None:
     [
         ("clients", 0, " from 1"),
         ("workers", 0, " from 1"),
+        ("clients", 1e300, " below 9223372036854775808"),
         ("target_accuracy", 1.2, " up to 1"),
         ("mixing", 0.0, " above 0"),
         ("momentum", 1.0, " below 1"),

@@ -173,6 +173,13 @@ def test_objective_with_unusable_losses_or_metrics_is_refused() -> None:
     unmeasured = type("Unmeasured", (Odd,), {"better": {"coverd": "max"}})
     with refuses("objective: Unmeasured.better", got=["coverd"]):
         describe_misfit(unmeasured(lambda losses: losses), outputs, targets, 3)
+    for name in (1, "loss", "client_mean", "step"):
+        named = type("Named", (Odd,), {"better": {name: "max"}})
+        with refuses("objective: Named.better", str(name)):
+            make_objective(named(lambda losses: losses))
+    counting = type("Counting", (Odd,), {"measured": lambda self, outputs, targets: {"count": targets}})
+    with refuses("objective: Counting measured", "count"):
+        describe_misfit(counting(lambda losses: losses), outputs, targets, 3)
     wrong = type("Listed", (Odd,), {"better": ["r2"]})
     with refuses("objective: Listed.better", got=["r2"]):
         make_objective(wrong(lambda losses: losses))

@@ -22,6 +22,7 @@ def test_clients_go_to_the_worker_group_of_their_tier() -> None:
     [
         ({"resources": ("2:CPU=1",)}, "resources", None, "1 group of workers, but compute has 2 tiers"),
         ({"resources": ("CPU=1", "1:CPU=1")}, "resources", "CPU=1", "COUNT:NAME=AMOUNT"),
+        ({"resources": ("1:CPU=1,CPU=2", "1:CPU=1")}, "resources", "1:CPU=1,CPU=2", "different names"),
         ({"resources": ("1:CPU=x", "1:CPU=1")}, "resources", "1:CPU=x", "'x'"),
         ({"resources": ("1:CPU=1", "1:CPU=1"), "workers": 3}, "workers", 3, "resources"),
         ({"server_node": "big", "engine": "local"}, "server_node", "big", "engine local"),

@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from refusals import refuses
 from torch import nn
 
 import fedraa as fl
-from fedraa.board.about import read_about, repeat_command
+from fedraa.board.about import read_about
 from fedraa.cli.display import print_result
 from fedraa.cli.main import COMMANDS, Run
 from fedraa.cli.parse import parse_command
-from fedraa.report.command import run_command
+from fedraa.report.command import repeat_command, run_command
 from schedulers.baselines import Random
 
 SMALL = {"clients": 3, "local_steps": 1, "engine": "local", "quiet": True}
@@ -74,6 +75,19 @@ def test_function_that_returns_no_dataset_is_refused(make: Any) -> None:
             start(dataset=make)
     with refuses("dataset"):
         fl.tune(["fedavg"], {"lr": "0.01:1:log"}, trials=1, dataset=make)
+
+
+def power_of(staleness: int, power: float) -> float:
+    return float((1 + staleness) ** -power)
+
+
+def test_partial_function_is_an_object_that_a_resumed_run_needs_again(tmp_path: Path) -> None:
+    weight = partial(power_of, power=0.5)
+    history = fl.run(**SMALL, updates=3, staleness=weight, out=tmp_path / "run")
+    assert history.config["given"] == ["staleness"]
+    with refuses("run", "staleness=...)", got=history.directory):
+        fl.resume(history.directory, updates=6)
+    assert fl.resume(history.directory, updates=6, staleness=weight).summary["steps"] == 6
 
 
 def test_configuration_names_the_objects_and_not_the_defaults(run: fl.History) -> None:

@@ -28,6 +28,19 @@ def test_add_returns_the_action_after_the_last_fault(faults: list[Fault], last: 
     assert actions == [FailureAction.RETRY] * (len(faults) - 1) + [last]
 
 
+@pytest.mark.parametrize("before", [1, MAX_CLIENT_FAULTS])
+def test_resumed_run_drops_the_task_at_the_next_fault_of_its_client(before: int) -> None:
+    failures = TaskFailures()
+    for _ in range(before):
+        failures.add(7, OF_CLIENT)
+    failures.add(8, OF_WORKER)
+    resumed = TaskFailures()
+    resumed.restore(failures.state())
+    assert resumed.add(7, OF_CLIENT) is FailureAction.DROP
+    actions = [resumed.add(8, OF_WORKER) for _ in range(MAX_TASK_ATTEMPTS)]
+    assert actions == [FailureAction.RETRY] * (MAX_TASK_ATTEMPTS - 1) + [FailureAction.GIVE_UP]
+
+
 def test_forget_resets_only_this_task() -> None:
     failures = TaskFailures()
     failures.add(7, OF_CLIENT)

@@ -70,8 +70,9 @@ def test_fedasmu_ignores_an_update_over_its_limit() -> None:
     assert played.taken[1].weight == pytest.approx(2**-0.5 / (1 + 2**-0.5))
 
 
-def test_central_privacy_refuses_weights_that_follow_losses() -> None:
-    private = {"engine": "local", "method": "fedasmu", "privacy": "central"}
+@pytest.mark.parametrize("privacy", ["central", "local"])
+def test_privacy_refuses_weights_that_follow_losses(privacy: str) -> None:
+    private = {"engine": "local", "method": "fedasmu", "privacy": privacy}
     with refuses("privacy", "fedasmu"):
         build_run(Experiment(**private))
     build_run(Experiment(**private, override={"update.rate": 0.0}))

@@ -50,6 +50,13 @@ def test_agnostic_values() -> None:
     np.testing.assert_allclose(factors, (1, 0.594604, 0.438691, 0.353553, 0.299070), atol=1e-6)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_agnostic_steps_need_an_optimizer_with_one_decay(optimizer: str) -> None:
+    RingmasterLMO(optimizer=optimizer)
+    with refuses("optimizer", "beta"):
+        RingmasterLMO(optimizer=optimizer, agnostic=True)
+
+
 def test_agnostic_steps_count_only_accepted_updates() -> None:
     rule = RingmasterLMO(optimizer=NormalizedMomentum(server_lr=0.1), agnostic=True)
     played = Played(rule, 3, np.ones(5))

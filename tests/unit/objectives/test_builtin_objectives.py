@@ -240,3 +240,28 @@ def test_squared_deviations_of_targets_are_rounded_only_once() -> None:
         exact.append(float(Fraction(a) + Fraction(b) - Fraction(c) ** 2 / 7))
     deviations = _sum_squared_deviations(sums | {"samples": np.float64(7)})
     np.testing.assert_allclose(deviations, np.array(exact), rtol=1e-15)
+
+
+def test_regression_refuses_outputs_whose_rows_are_not_the_samples() -> None:
+    targets = torch.zeros(4, 2)
+    assert Regression().expected_outputs(torch.zeros(4, 2), targets, 2) is None
+    assert Regression().expected_outputs(torch.zeros(2, 4), targets, 2) is not None
+    assert Regression().expected_outputs(torch.zeros(1, 4), targets[:, 0], 1) is not None
+    assert Regression().expected_outputs(torch.zeros(4, 1), targets[:, 0], 1) is None
+
+
+class Focal(Classification):
+    """Classification with the focal loss (1 - p)^2 * -log(p), where p is the probability of the label."""
+
+    def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        entropy = super().losses(outputs, targets)
+        return (1 - torch.exp(-entropy)) ** 2 * entropy
+
+
+def test_losses_of_a_subclass_of_classification_are_trained_and_summed() -> None:
+    z, y = RNG.normal(size=(11, 4)), RNG.integers(0, 4, 11)
+    p = softmax(z, 1)[np.arange(11), y]
+    expected = (1 - p) ** 2 * -np.log(p)
+    outputs, targets = torch.from_numpy(z), torch.from_numpy(y)
+    assert float(Focal().training_loss(outputs, outputs, targets)) == pytest.approx(expected.mean())
+    assert Focal().summed_loss(outputs, targets) == pytest.approx(expected.sum())

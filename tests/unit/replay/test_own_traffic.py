@@ -1,10 +1,12 @@
 """Runs whose RoundState or aggregator sets the traffic of a task can be replayed."""
 
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from needed_models import needed_model
 from refusals import refuses
 
@@ -35,6 +37,25 @@ def test_replay_of_a_custom_round_state(tmp_path: Path, options: dict[str, Any])
     history = fl.run(method=method, out=tmp_path / "run", **SMALL | options)
     # In two rounds, each of the three clients receives the model and two buffers of float32.
     assert history.summary["bytes_down"] == 2 * 3 * 3 * 4 * SIZE
+    assert "consistent" in fl.replay(tmp_path / "run")
+
+
+class SendsTwice(fl.Compressor):
+    def apply(self, delta: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
+        return delta
+
+    def bytes(self, coordinates: int) -> int:
+        return 8 * coordinates
+
+
+def test_replay_of_a_custom_compressor_that_makes_fragments_infeasible(tmp_path: Path) -> None:
+    devices = tmp_path / "devices.csv"
+    devices.write_text("compute,uplink\n1,0.2\n2,0.3\n1,0.1\n")
+    options = {"compute": str(devices), "compress": SendsTwice(), "rounds": None, "updates": 6, "delay_bound": 6.0}
+    fl.run(method="fed-raa", out=tmp_path / "run", **SMALL | options)
+    lines = map(json.loads, (tmp_path / "run" / "events.jsonl").read_text().splitlines())
+    feasible = [line["feasible_fragments"] for line in lines if "feasible_fragments" in line]
+    assert any(len(fragments) < 4 for fragments in feasible)
     assert "consistent" in fl.replay(tmp_path / "run")
 
 

@@ -86,6 +86,18 @@ def test_damaged_directory_is_inconsistent(spoil: Callable[[Path], str], copy: C
         replay(directory)
 
 
+@pytest.mark.parametrize("name", ["events.jsonl", "evals.csv"])
+def test_run_killed_while_it_wrote_a_line_is_consistent(name: str, copy: Callable[[str], Path]) -> None:
+    directory = copy("fed-raa")
+    (directory / "summary.json").unlink()
+    log = directory / "events.jsonl"
+    if name == "evals.csv":
+        log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-1]))
+    content = (directory / name).read_bytes()
+    (directory / name).write_bytes(content[:-5])
+    assert "consistent so far" in replay(directory)
+
+
 @pytest.mark.parametrize(
     ("column", "values", "field"),
     [

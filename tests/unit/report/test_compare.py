@@ -8,6 +8,7 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from refusals import refuses
 from rich.console import Console
 
@@ -15,10 +16,11 @@ import fedraa
 from fedraa import Experiment
 from fedraa.cli.compare import summary_table
 from fedraa.cli.main import main
+from fedraa.report import curves
 from fedraa.report.cells import make_experiments
 from fedraa.report.compare import mean_interval, mean_time
 from fedraa.report.comparison_frame import Comparison
-from fedraa.report.curves import spread_labels
+from fedraa.report.curves import plot_curves, spread_labels
 from fedraa.report.runs import load_groups
 
 
@@ -73,6 +75,8 @@ def test_the_terminal_shows_the_interval_of_the_report() -> None:
     assert mean_interval(pd.Series([0.96, 0.98, 1.0]), ".3f") == "0.980 [0.930, 1.030]"
     assert mean_interval(pd.Series([0.9]), ".3f") == "0.900"
     assert mean_interval(pd.Series([4.0, 4.0]), ".3g") == "4"
+    # The standard deviation of these equal values is 7e-17, because their mean is rounded.
+    assert mean_interval(pd.Series([0.4, 0.4, 0.4]), ".3g") == "0.4"
     assert mean_interval(pd.Series([4.0, np.inf]), ".3g") == "–"
 
 
@@ -89,7 +93,14 @@ def text(frame: pd.DataFrame, experiment: Experiment) -> str:
 
 
 def test_the_table_gives_the_ratio_to_the_first_method() -> None:
-    shared = {"client_worst": 0.5, "time": 9.0, "steps": 7, "bytes_down": 10**6, "bytes_up": 5 * 10**5, "flops": 2e9}
+    shared = {
+        "client_worst": 0.5,
+        "time": 9.0,
+        "steps": 1200000,
+        "bytes_down": 10**6,
+        "bytes_up": 5 * 10**5,
+        "flops": 2e9,
+    }
     shared |= {"staleness_mean": 1.5, "staleness_max": 4}
     frame = pd.DataFrame(
         [
@@ -98,12 +109,14 @@ def test_the_table_gives_the_ratio_to_the_first_method() -> None:
             for seed, reached in enumerate(times)
         ]
     )
-    rows = {line.split()[0]: line for line in text(frame, Experiment(target_accuracy=0.8)).split("\n") if line.strip()}
+    shown = text(frame, Experiment(target_accuracy=0.8, updates=1200000))
+    rows = {line.split()[0]: line for line in shown.split("\n") if line.strip()}
     # Student's 97.5 % quantile at 1 degree of freedom is 12.71: 3 ± 12.71 and 7.5 ± 12.71 / 2, clipped at time 0.
     assert re.search(r"3 \[0, 15.71\] +1.00 ", rows["b"])
     assert re.search(r"7.5 \[1.147, 13.85\] +2.50 ", rows["a"])
     assert re.search(r"reached in 1 of 2 +– ", rows["c"])
-    assert "n = 2" in rows["digits:"]
+    assert "n = 2 seeds, budget updates 1200000" in rows["digits:"]
+    assert all(" 1200000 " in rows[name] for name in "abc")
     assert all("1.5 MB" in rows[name] and "2 GFLOP" in rows[name] and "1.50, max 4" in rows[name] for name in "abc")
 
 
@@ -131,6 +144,33 @@ def test_spread_keeps_labels_apart_and_inside() -> None:
     low = spread_labels(np.array([0.0, 0.0, 0.01]), 0.05)
     assert low.min() >= 0
     assert np.diff(low).min() >= 0.05 - 1e-12
+
+
+@pytest.fixture
+def saved(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """Return the figures that a test saves, in place of their files."""
+    figures: list[Figure] = []
+    monkeypatch.setattr(curves.Figure, "savefig", lambda figure, path, dpi: figures.append(figure))
+    return figures
+
+
+def test_plot_shows_a_target_that_no_run_reached(saved: list[Figure], tmp_path: Path) -> None:
+    evals = pd.DataFrame({"t": [0.0, 1.0], "accuracy": [0.1, 0.5]})
+    plot_curves({"fedavg": [evals]}, tmp_path / "plot.png", title="", clock="virtual", target=0.95, column="accuracy")
+    low, high = saved[0].axes[0].get_ylim()
+    assert 0 <= low < 0.95 < high <= 1
+
+
+def test_plot_shows_more_methods_than_there_are_line_styles(saved: list[Figure], tmp_path: Path) -> None:
+    evals = pd.DataFrame({"t": [0.0, 1.0], "accuracy": [0.1, 0.8]})
+    runs = {f"method {number}": [evals] for number in range(40)}
+    plot_curves(runs, tmp_path / "plot.png", title="", clock="virtual", target=None, column="accuracy")
+    (axes,) = saved[0].axes
+    labels = {text.get_text(): text.xyann[1] for text in axes.texts}
+    assert labels.keys() == runs.keys()
+    assert 0 <= min(labels.values()) < max(labels.values()) <= 1
+    assert min(np.diff(sorted(labels.values()))) > 0
+    assert len([line for line in axes.get_lines() if line.get_drawstyle() == "steps-post"]) == 40
 
 
 def test_a_comparison_writes_runs_table_and_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

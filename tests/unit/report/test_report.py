@@ -3,7 +3,9 @@
 import csv
 import json
 import math
+import shutil
 import sys
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -23,7 +25,8 @@ from fedraa.report import report, to_tensorboard, to_wandb
 from fedraa.report.command import run_command
 from fedraa.report.comparison import comparison_pictures, hold_last, mean_curve
 from fedraa.report.landscape import measure_sharpness, measure_surface
-from fedraa.report.runs import Run, load_groups
+from fedraa.report.page import _render_cell
+from fedraa.report.runs import Group, Run, load_groups
 from fedraa.report.statistics import half_width95, mean_or_nan, welch_p_value
 from fedraa.report.tables import Cell, Table, configuration_tables, make_method_table, table_metrics
 from fedraa.report.timeline import draw_time_use, select_clients, time_use_caption, window_end
@@ -67,6 +70,25 @@ def test_runs_are_grouped_over_seeds(runs: Path) -> None:
     ]
 
 
+def test_runs_of_other_versions_are_reported(runs: Path, tmp_path: Path) -> None:
+    """An older version lacked two options, and a newer version has another one."""
+    for name in ("older", "newer"):
+        shutil.copytree(runs / "ist-0", tmp_path / name)
+        config = json.loads((tmp_path / name / CONFIG).read_text())
+        if name == "older":
+            for option in ("units", "capacities"):
+                del config["experiment"][option]
+            del config["method"]["local"]["lr"]
+        else:
+            config["experiment"]["future"] = 3
+        (tmp_path / name / CONFIG).write_text(json.dumps(config))
+        write_seal(tmp_path / name, {})
+    report([tmp_path, runs / "fed-raa-0"], tmp_path / "page.html")
+    table = pd.read_csv(tmp_path / "page_files" / "runs.csv").set_index("method")
+    assert table.index.tolist() == ["ist, future 3", "ist, future default", "fed-raa"]
+    assert table["command"].str.startswith("# ").tolist() == [True, False, False]
+
+
 def test_group_labels_have_the_differing_options_or_a_number(runs: Path, tmp_path: Path) -> None:
     run(Experiment(method="ist", rounds=2, out=tmp_path / "short", **FLAGS))
     assert [group.label for group in load_groups([runs / "ist-0", tmp_path])] == ["ist, rounds 3", "ist, rounds 2"]
@@ -108,6 +130,14 @@ def test_method_objects_with_one_name_have_numbered_labels(tmp_path: Path) -> No
     assert [group.label for group in load_groups([tmp_path])] == ["fedasync #1", "fedasync #2"]
 
 
+def test_file_names_of_groups_with_similar_labels_differ(tmp_path: Path) -> None:
+    for number, name in enumerate(("my avg", "my-avg", "метод", "схема")):
+        own = replace(fedraa.method("fedasync"), name=name)
+        run(Experiment(method=own, updates=2, out=tmp_path / f"{number}", **FLAGS))
+    groups = {group.label: group.slug for group in load_groups([tmp_path])}
+    assert groups == {"my avg": "my-avg", "my-avg": "my-avg-2", "метод": "метод", "схема": "схема"}
+
+
 def test_load_refuses_a_run_that_occurs_twice(runs: Path) -> None:
     with refuses("runs", str(runs / "ist-0")):
         load_groups([runs / "ist-0", runs / "ist-0"])
@@ -137,6 +167,40 @@ def test_curve_is_the_mean_until_the_first_seed_ends(runs: Path) -> None:
     assert middle[0] == pytest.approx((first + second) / 2)
     # The band of two seeds is their range.
     assert (low[0], high[0]) == (min(first, second), max(first, second))
+
+
+def test_curve_on_a_logarithmic_axis_begins_with_the_first_seed(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of three seeds ends before the others have a second evaluation."""
+    (group,) = load_groups([runs / "fed-raa-0", runs / "fed-raa-1"])
+    short, long = group.runs
+    monkeypatch.setattr(short, "evals", pd.DataFrame({"t": [0.0, 1.0], "accuracy": [0.1, 0.7]}))
+    monkeypatch.setattr(long, "evals", pd.DataFrame({"t": [0.0, 2.0], "accuracy": [0.1, 0.9]}))
+    at, middle, low, high = mean_curve(Group("three", "three", (short, long, long)), "t", "accuracy", log=True)
+    assert at.tolist() == [1.0]
+    assert middle == pytest.approx((0.7 + 0.1 + 0.1) / 3)
+    assert low[0] < middle[0] < high[0]
+
+
+def test_times_of_different_clocks_have_no_common_axis(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = load_groups([runs])
+    names = [picture.name for picture in comparison_pictures(groups)]
+    assert names == ["accuracy-time", "accuracy-bytes", "accuracy-steps", "worst-time"]
+    assert "clocks" not in make_method_table(groups, table_metrics(groups, {})).note
+    monkeypatch.setitem(groups[1].first.config["experiment"], "units", "physical")
+    names = [picture.name for picture in comparison_pictures(groups)]
+    assert names == ["accuracy-bytes", "accuracy-steps"]
+    assert "different clocks" in make_method_table(groups, table_metrics(groups, {})).note
+
+
+def test_value_that_is_not_a_number_comes_last() -> None:
+    """The script of the page sorts cells without a value last, and other cells as numbers."""
+    assert 'data-value=""' in _render_cell(Cell("nan", math.nan), "", "accuracy")
+    assert 'data-value="0.5"' in _render_cell(Cell("0.5000", 0.5), "", "accuracy")
+
+
+def test_report_refuses_a_directory_as_its_page() -> None:
+    with refuses("out"):
+        report([], Path("."))
 
 
 def test_a_curve_holds_the_last_evaluation() -> None:

@@ -9,9 +9,16 @@ from refusals import refuses
 import fedraa
 from fedraa import Experiment
 from fedraa.report.outlook import compare_with_plan, forecast_run
-from fedraa.report.runs import Group, Run, load_groups
+from fedraa.report.runs import Group, Run, _describe_states, load_groups
 from fedraa.report.tables import make_method_table, table_metrics
-from fedraa.report.verdict import Ranking, _describe_weakness, describe_comparison, still_improves, value_at
+from fedraa.report.verdict import (
+    Ranking,
+    _describe_weakness,
+    describe_comparison,
+    describe_differences,
+    still_improves,
+    value_at,
+)
 
 FLAGS = {"engine": "local", "clients": 4, "hidden": (8,), "local_steps": 1, "quiet": True}
 
@@ -118,6 +125,51 @@ def test_weakness_is_at_the_time_of_the_comparison(runs: Path, monkeypatch: pyte
     assert _describe_weakness(Ranking((first, second), ((0.8,), (0.7,)), by_time=False, at=1.0)) == ""
 
 
+def test_weakness_is_not_the_worst_if_another_method_diverged(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [group for _ in range(2) for group in load_groups([runs / "all"])][:3]
+    for group, loss in zip(groups, (0.6, 0.5, float("nan")), strict=True):
+        for run in group.runs:
+            monkeypatch.setattr(run, "evals", run.evals.assign(loss=loss, client_worst=0.5))
+    text = _describe_weakness(Ranking(tuple(groups), ((0.8,), (0.7,), (0.6,)), by_time=False, at=None))
+    assert text.endswith(f"its loss is 0.6 (with {groups[1].label}: 0.5).")
+
+
+def test_untrained_parameters_are_those_of_rounds(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = {group.label: group for group in load_groups([runs / "all"])}
+    for run in groups["ist"].runs:
+        monkeypatch.setattr(run, "rounds", run.rounds.assign(uncovered=run.config["resolved"]["parameters"] / 4))
+    notes = describe_differences(groups["ist"], groups["fed-raa"])
+    assert "a round left on average 25% of the parameters untrained" in notes
+    assert not any("untrained" in note for note in describe_differences(groups["fed-raa"], groups["ist"]))
+
+
+def test_rates_of_different_clocks_are_not_compared(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = load_groups([runs / "all"])
+    for run in first.runs:
+        monkeypatch.setitem(run.summary, "flops", 1e30)
+    assert any("FLOPs" in note for note in describe_differences(first, second))
+    for run in first.runs:
+        monkeypatch.setitem(run.config["experiment"], "clock", "wall")
+    assert not any("FLOPs" in note for note in describe_differences(first, second))
+
+
+def test_runs_with_different_data_are_said_to_show_no_better_method(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = load_groups([runs / "all"])
+    assert "data sets" not in " ".join(describe_comparison(groups))
+    monkeypatch.setitem(groups[0].first.config["experiment"], "dataset", "mnist")
+    assert "different data sets" in describe_comparison(groups)[0]
+
+
+def test_different_default_rates_are_not_called_the_same(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = load_groups([runs / "all"])
+    assert "because all methods have the same one" in describe_comparison(groups)[-1]
+    for run in groups[0].runs:
+        monkeypatch.setitem(run.config["method"]["local"], "lr", 0.2)
+    assert "because all methods have the same one" not in describe_comparison(groups)[-1]
+
+
 def test_verdict_of_two_methods_describes_their_differences(runs: Path) -> None:
     text = " ".join(describe_comparison(load_groups([runs / "all"])))
     idle = {group.label: sum(run.idle_fraction for run in group.runs) / 2 for group in load_groups([runs / "all"])}
@@ -178,6 +230,9 @@ def test_unfinished_run_is_shown_and_marked(runs: Path) -> None:
     groups = load_groups([runs / "broken", runs / "all" / "ist-0"])
     assert [group.label for group in groups] == ["fed-raa (interrupted)", "ist"]
     assert f"Not ended, and shown until their last evaluation: {run.directory}" in describe_comparison(groups)[-1]
+    ended = Run(runs / "all" / "fed-raa-0")
+    assert _describe_states([ended, run, run]) == " (interrupted in 2 of 3)"
+    assert _describe_states([ended]) == ""
     with (runs / "broken" / "events.jsonl").open("a") as stream:
         # The last line is incomplete, as in a log that a process is writing.
         stream.write('{"seq": 99')

@@ -15,7 +15,7 @@ from refusals import refuses
 
 from fedraa.errors import Damaged
 from fedraa.rundir import checkpoint
-from fedraa.rundir.atomic_files import replace_file
+from fedraa.rundir.atomic_files import replace_file, write_text
 from fedraa.rundir.checkpoint import (
     MAGIC,
     Saver,
@@ -123,6 +123,22 @@ def test_the_two_newest_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     assert load_latest(tmp_path / "checkpoints", anything) == {"step": 10}
 
 
+def test_newest_checkpoint_has_the_largest_step_also_if_it_has_more_digits(tmp_path: Path) -> None:
+    for step in (99_999_998, 99_999_999, 100_000_000):
+        Saver().save(tmp_path, step, {"step": step})
+    assert [int(path.stem) for path in newest_first(tmp_path)] == [100_000_000, 99_999_999]
+    assert load_latest(tmp_path, anything) == {"step": 100_000_000}
+
+
+def test_copy_of_a_checkpoint_under_another_name_is_not_used(tmp_path: Path) -> None:
+    Saver().save(tmp_path, 5, {"step": 5})
+    (tmp_path / "00000005.ckpt").rename(tmp_path / "copy of 5.ckpt")
+    for step in (10, 15):
+        Saver().save(tmp_path, step, {"step": step})
+    assert [path.name for path in newest_first(tmp_path)] == ["00000015.ckpt", "00000010.ckpt"]
+    assert load_latest(tmp_path, anything) == {"step": 15}
+
+
 def test_damaged_newest_checkpoint_is_deleted_and_the_previous_one_read(tmp_path: Path) -> None:
     for step in (5, 10):
         Saver().save(tmp_path, step, {"step": step})
@@ -159,6 +175,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
         interrupted()
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_write_does_not_follow_a_symbolic_link_of_the_partial_file(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    (tmp_path / "file.partial").symlink_to(other)
+    write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+    assert not (tmp_path / "file").is_symlink()
+    assert not other.exists()
 
 
 def test_large_checkpoint_has_the_state_at_its_save(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,15 +10,18 @@ import time
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from fedraa.api import resume, run
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.errors import RunFailed
+from fedraa.rundir.event_log import EventLog
+from fedraa.rundir.failures import name_clients
 from fedraa.rundir.file_names import EVENTS, FAILURE, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.run_lock import WRITER, is_written
-from fedraa.rundir.status import Status, read_status, runs_below
+from fedraa.rundir.run_lock import WRITER, interrupt_run, is_written
+from fedraa.rundir.status import Status, read_status, read_statuses, runs_below
 from fedraa.rundir.summary import NO_STEP
 
 FLAGS = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--engine", "local", "--quiet"]
@@ -37,6 +41,7 @@ def test_status_of_an_ended_and_of_a_killed_run(
     # The last line is torn.
     log.write_text(log.read_text() + fault + '{"seq":1,"ki')
     assert read_status(Path("runs/one")) == Status("runs/one", "interrupted", 12, 9.5, accuracy, 1)
+    assert history.lines()[-1]["kind"] == "fault"
     assert runs_below(Path("runs")) == [Path("runs/one")]
     assert main(["status"]) == 0
     assert "interrupted" in capsys.readouterr().out
@@ -73,6 +78,28 @@ def test_running_run_is_shown_and_stopped_with_a_checkpoint(tmp_path: Path, caps
     assert not (out / WRITER).exists()
 
 
+def test_stop_of_a_run_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    log = EventLog(tmp_path)
+    monkeypatch.setattr(os, "kill", refuse)
+    with refuses("run", str(os.getpid()), str(tmp_path)):
+        interrupt_run(tmp_path, tmp_path / EVENTS)
+    log.close()
+
+
+def test_log_on_a_disk_that_became_read_only_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *, missing_ok: bool = False) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    log = EventLog(tmp_path)
+    assert is_written(tmp_path / EVENTS)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    log.close()
+    assert not is_written(tmp_path / EVENTS)
+
+
 def test_status_of_a_failed_run_has_the_reason_until_it_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +116,16 @@ def test_status_of_a_failed_run_has_the_reason_until_it_is_resumed(
     assert read_status(out).state.startswith("failed (")
     (out / FAILURE).unlink()
     assert read_status(out).state == "interrupted"
+
+
+def test_statuses_of_a_folder_with_an_unreadable_run_have_the_other_runs(sample_runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(sample_runs, tmp_path / "runs")
+    (folder / "fed-raa-stopped" / FAILURE).mkdir()
+    states = {Path(status.run).name: status.state for status in read_statuses(folder)}
+    unreadable = states.pop("fed-raa-stopped")
+    assert unreadable.startswith("damaged (")
+    assert FAILURE in unreadable
+    assert states == {"fed-raa-ended": "ended by steps", "scaffold-stopped": "interrupted"}
 
 
 def test_status_quarantined_clients_are_sorted_with_their_reasons(
@@ -114,3 +151,9 @@ def test_status_without_step_marks_the_run(tmp_path: Path, capsys: pytest.Captur
     assert f"0: {NO_STEP}" in capsys.readouterr().out
     (tmp_path / "run" / SUMMARY).unlink()
     assert read_status(tmp_path / "run").note == ""
+
+
+def test_name_clients_has_the_first_numbers_with_their_names_and_the_count_of_the_others() -> None:
+    assert name_clients([3]) == "client 3"
+    assert name_clients([0, 2], ["ada", "1", "2"]) == "clients 0 (ada), 2"
+    assert name_clients(range(12)) == "clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more"

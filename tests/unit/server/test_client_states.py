@@ -1,7 +1,10 @@
 """Kept values of clients: only trained coordinates change, and values never written come from the task or the start."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from refusals import refuses
 
 from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.components.state import save_state
@@ -92,3 +95,16 @@ def test_task_carries_the_names_that_its_update_must_hold() -> None:
     task = Task(0, 0, 0, 0, 0, 0, (6,), PARAMS, 0.1, 0.0, extras=kept.send(0, WHOLE), asks=kept.names)
     assert task.asks == ("kept_v",)
     assert set(task.extras) == {"kept_v"}
+
+
+@pytest.mark.parametrize(
+    ("start", "size"), [("zeros", None), ("received", 2), ("model", 2), (np.zeros(3), 2), (np.zeros(6), None)]
+)
+def test_start_that_does_not_fit_is_refused(start: Any, size: int | None) -> None:
+    with refuses("kept: own.start"):
+        KeptBuffer("own", start, size)
+
+
+def test_two_buffers_of_one_name_are_refused() -> None:
+    with refuses("kept", "own"):
+        states(KeptBuffer("own"), KeptBuffer("own", "model"))

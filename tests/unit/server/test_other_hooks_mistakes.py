@@ -61,6 +61,11 @@ def algorithm(**methods: Any) -> dict[str, Any]:
     return {"method": fl.Method(name="own", local=replace(fl.method("fedavg").local, algorithm=own))}
 
 
+def local(state: RoundState | None = None, **values: Any) -> dict[str, Any]:
+    settings = replace(fl.method("fedavg").local, **values)
+    return {"method": fl.Method(local=settings, update=Mean(auxiliary=state or RoundState()))}
+
+
 def round_state(**methods: Any) -> dict[str, Any]:
     return {"method": fl.Method(update=Mean(auxiliary=odd(RoundState, **methods)))}
 
@@ -146,6 +151,15 @@ def adds_a_number(self: Any, run: Any) -> None:
     run.add_transform(3)
 
 
+def reads_the_gradient(self: Any, run: Any) -> None:
+    for inputs, labels in run.minibatches():
+        run.gradient(inputs, labels)
+
+
+def clips(self: Any, run: Any) -> None:
+    run.add_transform(Clipping(1.0))
+
+
 # A run with a model object needs the default value of `hidden`.
 HIDDEN = fl.Experiment.model_fields["hidden"].default
 # No check before the start has batches of this size.
@@ -177,6 +191,14 @@ class OddLoss(Classification):
         (algorithm(train=no_steps), "method.local.algorithm", ("Odd.train", "run.step")),
         (algorithm(train=replies_with_a_number), "method.local.algorithm", ("Odd.train", "run.reply['g']")),
         (algorithm(train=adds_a_number), "method.local.algorithm", ("run.add_transform", "got 3")),
+        (
+            algorithm(train=reads_the_gradient),
+            "method.local.algorithm",
+            ("run.gradient", "needs_whole_gradient", "Odd"),
+        ),
+        (algorithm(train=clips), "method.local.algorithm", ("Clipping", "needs_whole_gradient", "Odd")),
+        (local(control=True), "gradient_transforms", ("AddVector", "control", "send")),
+        (local(odd(RoundState, momentum=True), grad_mix=0.5), "gradient_transforms", ("momentum", "send")),
         ({"objective": OddLoss(), "batch_size": BATCH}, "objective", ("OddLoss", "KeyError")),
         (compressor(lambda self, n: n, apply=fails) | {"method": "fedavg"}, "compress", ("Odd", "RuntimeError")),
     ],

@@ -259,3 +259,16 @@ class Lower(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
 def test_trial_code_in_lower_precision_shows_its_difference(dtype: torch.dtype) -> None:
     assert [group.size for group in trace_module(Lower(dtype), VECTOR).groups] == [8]
+
+
+@pytest.mark.filterwarnings("error:Casting complex values")
+def test_trial_keeps_the_imaginary_parts_of_buffers() -> None:
+    """In double precision, code that reads the imaginary part still gets a complex number."""
+    module = Calls(
+        lambda m: lambda x: m.b(torch.exp(m.a(x) * m.turn).imag),
+        a=nn.Linear(6, 8),
+        b=nn.Linear(8, 3),
+        turn=torch.tensor(1j),
+    )
+    traced = trace_module(module, VECTOR)
+    assert [group.size for group in traced.groups] == [8]

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedraa.submodels import measure_cost, take_prefix
-from fedraa.submodels.meter import measure_step
+from fedraa.submodels.meter import Meter, measure_step
 from fedraa.submodels.tracing.trace import trace_module
 
 
@@ -100,6 +100,20 @@ def test_flops_of_a_bilinear_layer_and_of_a_product_with_a_vector(module: nn.Mod
     # The gradients of both inputs of a bilinear layer are two more products.
     if isinstance(module, _Bilinear):
         assert measure_step(module, torch.randn(4, 7, requires_grad=True)).flops == 4 * 2 * terms
+
+
+def test_flops_of_products_that_add_a_tensor_and_of_a_dot_product() -> None:
+    matrix, vector = torch.ones(6, 3, requires_grad=True), torch.ones(6, requires_grad=True)
+    batches, row = torch.ones(2, 4, 6), torch.ones(6)
+    with Meter() as meter:
+        torch.addmv(torch.ones(4), batches[0], vector)
+    assert meter.flops == 2 * 4 * 6
+    with Meter() as meter:
+        torch.addbmm(torch.ones(4, 3), batches, matrix.expand(2, 6, 3))
+    assert meter.flops == 2 * 2 * 4 * 6 * 3
+    with Meter() as meter:
+        torch.dot(row, vector)
+    assert meter.flops == 2 * 6
 
 
 @pytest.mark.parametrize("layers", [1, 2])

@@ -118,6 +118,18 @@ def test_refuses_impossible_index_sets(traced_mlp: Traced, kept: list[int]) -> N
         traced_mlp.cut((np.arange(1), np.arange(1)))
 
 
+@pytest.mark.parametrize("kept", [[0.2, 1.9], [False, True], [[0, 1]]])
+def test_refuses_units_that_are_no_whole_numbers(traced_mlp: Traced, kept: list[object]) -> None:
+    with refuses("indices of group '0'", got=kept):
+        traced_mlp.count((np.array(kept),))
+
+
+def test_index_sets_may_be_lists_or_other_integers(traced_mlp: Traced) -> None:
+    expected = traced_mlp.flat_index((np.array([0, 2]),)).tolist()
+    for kept in ([0, 2], range(0, 3, 2), np.array([0, 2], np.uint8)):
+        assert traced_mlp.flat_index((kept,)).tolist() == expected  # type: ignore[arg-type]
+
+
 def test_refuses_a_vector_of_another_length() -> None:
     with refuses("vector", "[3]", "23"):
         load_parameters(mlp(), np.zeros(3, np.float32))

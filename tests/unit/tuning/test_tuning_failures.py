@@ -1,0 +1,57 @@
+"""Tunings in which a method has no result, or in which a process of a trial is killed."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import refuses
+
+import fedraa as fl
+from fedraa.errors import RunFailed
+from fedraa.settings.tuned import read_tuned
+from fedraa.tuning import work
+from fedraa.tuning.attempt import Attempt
+from fedraa.tuning.journal import Journal, Trial
+
+SMALL: dict[str, Any] = {"clients": 2, "hidden": (4,), "local_steps": 2, "rounds": 2, "engine": "local"}
+METHODS = ["fedavg", "fedprox"]
+
+
+def test_values_of_the_other_methods_are_written_if_one_method_has_no_result(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail_fedprox(planned: Attempt) -> Trial:
+        if planned.method == "fedprox":
+            return Trial(planned.method, planned.number, planned.values, "failed", why="it diverged")
+        return Trial(planned.method, planned.number, planned.values, "done", 0.5)
+
+    monkeypatch.setattr(work, "run_attempt", fail_fedprox)
+    with refuses("fedprox", "it diverged", "tuned.toml"):
+        fl.tune(METHODS, {"lr": [0.1, 0.2]}, trials=2, out=tmp_path / "tune", **SMALL)
+    assert read_tuned(tmp_path / "tune" / "tuned.toml").keys() == {"fedavg"}
+
+
+def test_killed_process_of_a_trial_ends_the_tuning_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @contextmanager
+    def processes(jobs: int) -> Iterator[Callable[[Attempt], Future[Trial]]]:
+        def start(planned: Attempt) -> Future[Trial]:
+            future: Future[Trial] = Future()
+            if planned.number:
+                future.set_exception(BrokenProcessPool())
+            else:
+                future.set_result(Trial(planned.method, 0, planned.values, "done", 0.5))
+            return future
+
+        yield start
+
+    monkeypatch.setattr(work, "_trial_processes", processes)
+    with pytest.raises(RunFailed, match="fewer --jobs") as caught:
+        fl.tune("fedavg", ["lr=0.1,0.2"], trials=2, jobs=2, out=tmp_path / "tune", **SMALL)
+    assert caught.value.field == "jobs"
+    assert len(Journal(tmp_path / "tune").trials) <= 1
