@@ -44,7 +44,7 @@ def test_named_files_exist() -> None:
 
 
 def test_diffs_of_the_walkthrough_equal_the_files() -> None:
-    files = ("fedraa/methods/ringmaster.py", "tests/unit/server/test_rivals.py")
+    files = ("fedraa/methods/ringmaster.py", "tests/unit/server/test_async_rules.py")
     written = "\n".join((ROOT / name).read_text() for name in files)
     blocks = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
     assert len(blocks) == len(files)

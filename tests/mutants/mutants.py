@@ -16,7 +16,7 @@ SOLVER = "tests/numerics/test_local_training.py"
 BILLS = "tests/numerics/test_task_costs.py"
 RAA = "tests/numerics/test_fed_raa.py"
 QUILT = "tests/numerics/test_fed_quilt.py"
-RIVALS = "tests/unit/server/test_rivals.py"
+ASYNC_RULES = "tests/unit/server/test_async_rules.py"
 FLEET = "tests/unit/devices/test_fleet.py"
 SCHEDULERS = "tests/unit/schedulers/test_schedulers.py"
 BALANCE = "tests/unit/server/test_balance.py"
@@ -98,7 +98,7 @@ MUTANTS: list[Mutant] = [
         (
             "factor = self.server_lr / self.size",
             "factor = self.server_lr",
-            RIVALS,
+            ASYNC_RULES,
         ),
     ),
     *_in(
@@ -134,7 +134,7 @@ MUTANTS: list[Mutant] = [
             "np.copyto(m, np.float32(self.beta) * (m + delta[piece]), where=moved[piece])",
             FULL,
         ),
-        ("np.maximum(v_max, v, out=v_max)", "v_max[:] = v", RIVALS),
+        ("np.maximum(v_max, v, out=v_max)", "v_max[:] = v", ASYNC_RULES),
     ),
     *_in(
         "fedraa/server/staleness.py",

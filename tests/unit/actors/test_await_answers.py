@@ -1,4 +1,4 @@
-"""Calls of shards whose answers do not come are made again."""
+"""Calls of shards are repeated if their answers do not arrive."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +9,7 @@ from actors.server import shard
 from actors.server.shard import FIRST_WAIT_S, await_answers
 
 
-def test_a_call_without_an_answer_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_without_an_answer_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[tuple[list[str], float]] = []
 
     def wait(refs: list[str], timeout: float) -> tuple[list[str], list[str]]:

@@ -107,7 +107,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     freezes=st.sampled_from([0.0, 0.1]),
     unbegun=st.sampled_from([0.0, 0.05]),
 )
-def test_any_interleaving_ends_with_the_same_bits(
+def test_run_with_any_order_of_faults_ends_with_the_same_bits(
     case: Case, seed: int, lost: float, deaths: float, freezes: float, unbegun: float
 ) -> None:
     with (
@@ -148,7 +148,7 @@ def test_workers_are_counted_while_another_thread_ends_the_run(case: Case) -> No
             assert pool.busy() == (0, 0)
 
 
-def test_a_call_that_never_begins_is_sent_to_another_worker(case: Case) -> None:
+def test_worker_that_never_begins_its_call_is_ended_with_a_fault(case: Case) -> None:
     """The first call of its kind may take an hour, but its worker stays idle."""
     with simulated(0, Faults(unbegun=1.0)) as simulation:
         pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(1, {"CPU": 1}),), simulation=simulation)
@@ -167,7 +167,7 @@ def test_a_call_that_never_begins_is_sent_to_another_worker(case: Case) -> None:
         assert simulation.now - started < 2 * MAX_IDLE_S
 
 
-def test_a_long_task_is_no_call_that_never_begins(case: Case) -> None:
+def test_long_task_does_not_count_as_a_call_that_never_begins(case: Case) -> None:
     with simulated(0, Faults()) as simulation:
         pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(1, {"CPU": 1}),), simulation=simulation)
         assert pool.await_workers(10.0)

@@ -35,7 +35,7 @@ def silence_when_frozen(monkeypatch: pytest.MonkeyPatch, node: str) -> float:
 
 
 @pytest.mark.parametrize(("node", "has_proc", "bound"), [("here", True, 20), ("here", False, 150), ("far", True, 150)])
-def test_bound_is_short_only_where_the_cpu_time_shows_that_a_process_works(
+def test_bound_is_short_only_if_the_cpu_time_of_the_process_is_readable(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, node: str, has_proc: bool, bound: float
 ) -> None:
     process = tmp_path / str(os.getpid())

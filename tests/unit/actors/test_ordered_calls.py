@@ -63,7 +63,7 @@ def test_every_call_is_made_once_and_in_order(events: list[tuple[int, bool] | No
     assert network.answers == {number: number * number for number in range(sent)}
 
 
-def test_messages_and_kept_answers_stay_few() -> None:
+def test_answered_calls_do_not_accumulate_in_messages_or_memory() -> None:
     network = Network()
     caller = OrderedCaller(network)
     with mock.patch.object(runtime, "wait", network.wait):
@@ -73,7 +73,7 @@ def test_messages_and_kept_answers_stay_few() -> None:
     assert len(network._receiver.answers) == 1
 
 
-def test_a_repeated_push_is_counted_once_and_a_late_one_is_not_kept() -> None:
+def test_repeated_push_counts_once_and_late_push_is_discarded() -> None:
     shard = Shard(np.zeros(2, np.float32), [np.arange(2)], norms=False)
     sent, new = np.zeros(2, np.float32), np.ones(2, np.float32)
     receipts: list[Any] = [shard.receive(3, "a", sent, new) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The start of a private cluster is retried in a new folder, and fails with one sentence."""
+"""The start of a private cluster is retried in a new folder. After the last try it fails with one error."""
 
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def starting(failures: int, monkeypatch: pytest.MonkeyPatch, load: float = 1.0) 
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
-def test_it_is_tried_again_in_a_new_folder(
+def test_failed_cluster_start_is_retried_in_a_new_folder(
     failures: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     starts = starting(failures, monkeypatch)
@@ -53,7 +53,9 @@ def test_it_is_tried_again_in_a_new_folder(
 
 
 @pytest.mark.parametrize(("load", "tries"), [(1.0, 3), (4.6, 6), (50.0, 10)])
-def test_it_is_given_up_in_one_sentence(load: float, tries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cluster_start_fails_after_more_tries_under_more_load(
+    load: float, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     starts = starting(99, monkeypatch, load)
     with refuses("engine", f"attempt {tries}: ", "--engine local", error=RunFailed), own_cluster.own_cluster(1):
         raise AssertionError("it should not have started")
@@ -61,7 +63,7 @@ def test_it_is_given_up_in_one_sentence(load: float, tries: int, monkeypatch: py
     assert not any(folder.parent.exists() for folder in starts.folders)
 
 
-def test_one_that_was_begun_is_the_next_one_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prestarted_cluster_is_used_once_and_ended_after_use(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = starting(0, monkeypatch)
     with own_cluster.prestart_cluster(1):
         with own_cluster.own_cluster(1):
@@ -71,7 +73,7 @@ def test_one_that_was_begun_is_the_next_one_and_ends_with_it(monkeypatch: pytest
             assert len(starts.folders) == 2
 
 
-def test_one_that_was_begun_and_is_not_wanted_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_prestarted_cluster_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     starts = starting(0, monkeypatch)
     with own_cluster.prestart_cluster(1):
         assert starts.folders[0].exists()
@@ -80,7 +82,7 @@ def test_one_that_was_begun_and_is_not_wanted_is_ended(monkeypatch: pytest.Monke
         assert len(starts.folders) == 2
 
 
-def test_this_process_is_not_joined_to_one_that_nobody_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unused_prestarted_cluster_does_not_count_as_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     starting(0, monkeypatch)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     with own_cluster.prestart_cluster(1):

@@ -23,13 +23,13 @@ with own_folder.own_folder() as folder:
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def temporary_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("actors.cluster.own_folder.MAX_PARENT_LENGTH", 1000)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
 
 
-def test_a_folder_is_closed_to_others_and_goes_with_its_owner(tmp_path: Path) -> None:
+def test_folder_is_private_and_removed_with_its_owner(tmp_path: Path) -> None:
     with own_folder() as folder:
         assert folder.parent == tmp_path
         assert is_own(folder)
@@ -39,7 +39,7 @@ def test_a_folder_is_closed_to_others_and_goes_with_its_owner(tmp_path: Path) ->
 
 
 @pytest.mark.linux
-def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp_path: Path) -> None:
+def test_next_start_removes_folder_and_frozen_processes_of_a_killed_owner(tmp_path: Path) -> None:
     killed = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
     folder, child = killed.stdout.split()
     assert Path(folder).exists()
@@ -56,7 +56,7 @@ def test_the_next_start_sweeps_what_a_killed_owner_left_frozen_processes_too(tmp
         time.sleep(0.01)
 
 
-def test_ray_may_name_its_sockets_below() -> None:
+def test_folder_path_is_short_enough_for_the_sockets_of_ray() -> None:
     name = "/fedraa-12345678/ray/session_2026-11-22_03-50-13_300402_1234567/sockets/plasma_store"
     assert MAX_PARENT_LENGTH + len(name) <= 107
 

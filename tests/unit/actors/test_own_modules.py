@@ -28,7 +28,7 @@ MODULES = {
 
 
 @pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def module_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Return a folder with modules that this process imports."""
     for name, source in MODULES.items():
         (tmp_path / f"{name}.py").write_text(source)
@@ -40,19 +40,19 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(name, None)
 
 
-def elsewhere(pickled: Path, path: Path | None = None) -> Any:
+def call_in_other_process(pickled: Path, path: Path | None = None) -> Any:
     """Unpickle an object in another process, which can import the modules only from `path`, and return the result."""
     code = f"import pickle; print(pickle.load(open({str(pickled)!r}, 'rb'))[0](5))"
     extra = "" if path is None else f"import sys; sys.path.insert(0, {str(path)!r}); "
     return execute([sys.executable, "-c", extra + code], capture_output=True, text=True, check=False, cwd="/")
 
 
-def test_a_module_and_all_of_the_user_s_that_it_needs_travel_by_value(beside: Path, tmp_path: Path) -> None:
+def test_user_module_and_its_user_imports_are_pickled_by_value(module_folder: Path, tmp_path: Path) -> None:
     part = import_module("own_part_7").Part()
     pickled = tmp_path / "pickle"
     pickled.write_bytes(cloudpickle.dumps([part]))
-    assert "own_part_7" in elsewhere(pickled).stderr
-    assert elsewhere(pickled, beside).stdout == "12\n"
+    assert "own_part_7" in call_in_other_process(pickled).stderr
+    assert call_in_other_process(pickled, module_folder).stdout == "12\n"
     carry_by_value([part, Experiment()])
     assert {name for name in cloudpickle.list_registry_pickle_by_value() if name.endswith("_7")} == {
         "own_base_7",
@@ -61,16 +61,16 @@ def test_a_module_and_all_of_the_user_s_that_it_needs_travel_by_value(beside: Pa
     }
     assert not {"json", "schedulers", "numpy"} & cloudpickle.list_registry_pickle_by_value()
     pickled.write_bytes(cloudpickle.dumps([part]))
-    assert elsewhere(pickled).stdout == "12\n"
+    assert call_in_other_process(pickled).stdout == "12\n"
 
 
-@pytest.mark.usefixtures("beside")
-def test_what_cannot_travel_is_said_in_one_sentence() -> None:
+@pytest.mark.usefixtures("module_folder")
+def test_module_that_cannot_be_pickled_is_refused() -> None:
     with refuses("address", "lock"):
         carry_by_value([import_module("own_lock_7").part])
 
 
-def test_a_part_that_cannot_be_pickled_is_refused_by_its_field(tmp_path: Path) -> None:
+def test_component_that_cannot_be_pickled_is_refused_with_its_field(tmp_path: Path) -> None:
     class Locked(fl.Scheduler):
         def __init__(self) -> None:
             self.lock = threading.Lock()
@@ -97,7 +97,7 @@ def test_a_function_of_a_script_may_use_the_package_as_a_module() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(fl)) is fl
 
 
-def test_processes_import_what_this_one_does(beside: Path) -> None:
+def test_child_processes_import_the_modules_of_this_process(module_folder: Path) -> None:
     code = [sys.executable, "-c", "import own_part_7; print(own_part_7.Part()(5))"]
     assert execute(code, capture_output=True, check=False, cwd="/").returncode
     with share_import_paths():

@@ -25,19 +25,19 @@ def taken(queues: Queues, places: int = 1) -> list[int]:
     return [task.id for task in queues.take(0, places)]
 
 
-def test_the_task_that_is_due_first_goes_first_and_by_itself_until_the_pace_is_known() -> None:
+def test_earliest_due_task_is_sent_first_and_alone_until_the_pace_is_known() -> None:
     queues = filled([3.0, 1.0, 2.0])
     assert [taken(queues) for _ in range(3)] == [[1], [2], [0]]
     assert not queues.has_waiting(0)
 
 
-def test_a_group_is_a_fair_share_and_a_tenth_of_a_second_at_most() -> None:
+def test_call_has_a_fair_share_of_tasks_for_at_most_a_tenth_of_a_second() -> None:
     assert taken(filled([0.0] * 12, pace=0.001), places=4) == [0, 1, 2]
     assert taken(filled([0.0] * 12, pace=0.024), places=2) == [0, 1, 2, 3]
     assert taken(filled([0.0] * 12, pace=1.0), places=2) == [0]
 
 
-def test_who_may_be_what_workers_die_of_travels_alone_until_it_has_ended_well() -> None:
+def test_suspected_task_is_sent_alone_until_it_ends_well() -> None:
     queues = filled([0.0, 1.0, 2.0, 3.0], pace=0.001)
     first = queues.take(0, 1)
     assert len(first) == 4
@@ -52,7 +52,7 @@ def test_who_may_be_what_workers_die_of_travels_alone_until_it_has_ended_well() 
     assert taken(queues) == [1, 2, 3]
 
 
-def test_as_many_travel_together_as_a_stack_holds() -> None:
+def test_call_has_as_many_tasks_as_a_vmap_stack() -> None:
     queues = Queues(1, None, lambda task: 1.0, stack=3)
     for number in range(7):
         queues.submit(task(number), 0.0)
@@ -64,7 +64,7 @@ def test_as_many_travel_together_as_a_stack_holds() -> None:
     assert [taken(queues) for _ in range(2)] == [[0], [1]]
 
 
-def test_a_worker_group_has_a_queue_of_its_own() -> None:
+def test_each_worker_group_has_a_separate_queue() -> None:
     queues = Queues(2, np.array([1, 0]), lambda task: 1.0)
     queues.submit(task(0, client=0), 0.0)
     queues.submit(task(1, client=1), 0.0)

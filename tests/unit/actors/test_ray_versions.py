@@ -34,7 +34,7 @@ def test_token_of_the_environment_is_in_the_header() -> None:
     assert output == f"[('authorization', 'Bearer {'a' * 64}')]\n"
 
 
-def test_raylet_that_reads_ports_from_files_gets_stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_raylet_that_reads_ports_from_files_gets_placeholder_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     ports: list[tuple[object, ...]] = []
     names = {name: name.lower() for name in ray_versions.PORT_NAMES}
     core = SimpleNamespace(persist_port=lambda *arguments: ports.append(arguments), **names)
@@ -103,5 +103,5 @@ def test_actors_make_calls_in_any_order_if_ray_has_the_option(known: bool, monke
     assert ray_versions.any_order_option() == dict.fromkeys(names, True)
 
 
-def test_installed_ray_accepts_the_option() -> None:
+def test_installed_ray_accepts_the_option_for_calls_in_any_order() -> None:
     ray.remote(SimpleNamespace).options(**ray_versions.any_order_option())

@@ -1,4 +1,4 @@
-"""The copy of a run directory can be resumed, at whatever moment it was read."""
+"""The copy of a run directory can be resumed, independent of the time at which it was read."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ def contents(directory: Path) -> dict[str, str]:
     return {path.relative_to(directory).as_posix(): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_the_copy_follows_logs_that_grow_and_checkpoints_that_come_and_go(tmp_path: Path) -> None:
+def test_copy_follows_growing_logs_and_added_or_removed_checkpoints(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     here.mkdir()
     sync = RunDirSync(here)
@@ -27,7 +27,7 @@ def test_the_copy_follows_logs_that_grow_and_checkpoints_that_come_and_go(tmp_pa
     assert contents(here) == {"events.jsonl": "1\n2\n", "config.json": "{}", "checkpoints/2.ckpt": "b"}
 
 
-def test_a_new_server_s_log_takes_the_place_of_what_was_ahead_of_it(tmp_path: Path) -> None:
+def test_log_of_a_new_server_replaces_a_longer_local_log(tmp_path: Path) -> None:
     there, here = tmp_path / "there", tmp_path / "here"
     write_all(here, {"events.jsonl": b"1\n2\n3\n"})
     write_all(there, {"events.jsonl": b"1\n2b\n"})
@@ -49,7 +49,7 @@ def test_the_files_of_other_programs_are_neither_removed_nor_replaced(tmp_path: 
     assert contents(here) == {"events.jsonl": "", "mine.csv": "1\n2\n", "new.csv": "1\n"}
 
 
-def test_a_directory_in_which_nothing_came_about_is_left_empty(tmp_path: Path) -> None:
+def test_unused_run_directory_is_left_empty(tmp_path: Path) -> None:
     with register_writer(tmp_path):
         assert sorted(contents(tmp_path)) == ["events.jsonl", "writer"]
         assert RunDirSync(tmp_path).read() == {"events.jsonl": b""}

@@ -31,18 +31,18 @@ def cluster(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("first", range(0, 400, 50))
-def test_seeds_end_with_the_same_run(first: int) -> None:
+def test_run_with_the_faults_of_a_seed_ends_like_an_undisturbed_run(first: int) -> None:
     for seed in range(first, first + 50):
         play(seed)
 
 
 @pytest.mark.slow
-def test_many_seeds_end_with_the_same_run() -> None:
+def test_run_with_the_faults_of_many_seeds_ends_like_an_undisturbed_run() -> None:
     for seed in range(400, 5000):
         play(seed)
 
 
-def test_the_loss_of_the_server_s_node_ends_the_run_with_the_command_that_continues_it() -> None:
+def test_loss_of_the_server_node_ends_the_run_with_the_resume_command() -> None:
     run = SimulatedRun(0, Faults(), Plan(is_far=True))
     try:
         run.advance(6.0)
@@ -55,7 +55,7 @@ def test_the_loss_of_the_server_s_node_ends_the_run_with_the_command_that_contin
         run.close()
 
 
-def test_the_last_files_may_arrive_later_than_a_stopped_run_must_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_run_ends_without_an_error_if_the_last_files_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
     changes = Server.changes
 
     def slow_changes(self: Server, seen: Any) -> Any:
@@ -160,6 +160,6 @@ class ClusterMachine(RuleBasedStateMachine):
                 self.run.close()
 
 
-def test_any_sequence_of_faults_ends_with_the_same_run() -> None:
+def test_run_with_any_sequence_of_faults_ends_like_an_undisturbed_run() -> None:
     ClusterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
     ClusterMachine.TestCase().runTest()

@@ -1,4 +1,4 @@
-"""Results of a race that no run measured."""
+"""Invented results of a race, for tests of its numbers and pages."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from benchmarks.studies.race.settings import SETTINGS
 A = SETTINGS["A"]
 
 
-def ran(entrant: str, seed: int, last: float, part: str = "tuned", accuracy: float = 0.975) -> Measured:
+def make_run(entrant: str, seed: int, last: float, part: str = "tuned", accuracy: float = 0.975) -> Measured:
     """Return a run that reached its last target at the time `last`, or never. MB and GFLOP are ten times the time."""
     at = [(0.0, 0.1), *((last / by, level) for by, level in zip((2, 1.5, 1), A.targets, strict=True))]
     rows = [(t, level, 1e7 * t, 1e10 * t) for t, level in at if math.isfinite(t)]
@@ -20,10 +20,11 @@ def ran(entrant: str, seed: int, last: float, part: str = "tuned", accuracy: flo
     return Measured(entrant, part, seed, "abc", described, described, accuracy - 0.01, spent, A.targets)
 
 
-def both(entrant: str, *lasts: float, part: str = "tuned") -> list[Measured]:
-    return [ran(entrant, seed, last, part) for seed, last in enumerate(lasts)]
+def runs_of(entrant: str, *lasts: float, part: str = "tuned") -> list[Measured]:
+    """Return a run of the entrant for each time in `lasts`. The seeds are 0, 1, 2, ..."""
+    return [make_run(entrant, seed, last, part) for seed, last in enumerate(lasts)]
 
 
-def shown(folder: Path, part: str) -> list[str]:
+def table_lines(folder: Path, part: str) -> list[str]:
     """Return the lines of a part in the folder's table."""
     return [line for line in (folder / "race_digits.csv").read_text().splitlines() if line.startswith(part)]

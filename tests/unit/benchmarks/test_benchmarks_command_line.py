@@ -1,4 +1,4 @@
-"""Mistakes in the arguments of `python -m benchmarks`: one sentence each, before anything runs."""
+"""Mistakes in the arguments of `python -m benchmarks` are refused before anything runs."""
 
 import sys
 
@@ -25,7 +25,7 @@ from benchmarks.__main__ import main
         ("cut_models --libraries keras", "libraries", "timm"),
     ],
 )
-def test_a_mistake_is_one_sentence(words: str, field: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_argument_is_refused(words: str, field: str, advice: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmarks", *words.split()])
     with refuses(field, advice):
         main()

@@ -9,7 +9,7 @@ from benchmarks.system.board import EVENTS_EACH, RUNS, measure_board
 
 @pytest.mark.slow
 @pytest.mark.alone
-def test_a_million_events_keep_nobody_waiting(tmp_path: Path) -> None:
+def test_board_with_a_million_events_answers_within_its_limits(tmp_path: Path) -> None:
     """The limits are many times the times on two idle cores, and far below the time to read all logs."""
     assert RUNS * EVENTS_EACH == 1_000_000
     results = measure_board(tmp_path, RUNS, EVENTS_EACH)

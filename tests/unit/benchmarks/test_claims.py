@@ -48,32 +48,32 @@ from benchmarks.studies.weak import AT_CHANCE, SATURATED, weak_points
 INF = math.inf
 
 
-def of(a: tuple[float, ...], b: tuple[float, ...], *, less: bool = False, ratio: bool = False) -> Advantage:
+def compare(a: tuple[float, ...], b: tuple[float, ...], *, less: bool = False, ratio: bool = False) -> Advantage:
     lines = [Line(sum(values) / len(values), None, len(values), values) for values in (a, b)]
     return measure_advantage("quick", ("a", "b"), *lines, less=less, ratio=ratio)
 
 
 def test_differences_are_paired_by_seed() -> None:
     """Differences 1, 2, 3: mean 2, deviation 1, t(.975, 2) = 4.3027, so 2 -+ 2.4841."""
-    gained = of((11, 22, 33), (10, 20, 30))
+    gained = compare((11, 22, 33), (10, 20, 30))
     assert (gained.mean, gained.low, gained.high) == pytest.approx((2, -0.4841, 4.4841), abs=1e-4)
     assert not gained.holds
     assert not gained.reversed
-    assert of((11, 21.1, 31), (10, 20, 30)).holds
-    assert of((11, 21.1, 31), (10, 20, 30), less=True).reversed
+    assert compare((11, 21.1, 31), (10, 20, 30)).holds
+    assert compare((11, 21.1, 31), (10, 20, 30), less=True).reversed
 
 
 def test_times_are_compared_as_ratios() -> None:
     """Half of the time with every seed is twice as fast, and log ratios without spread have an interval of no width."""
-    gained = of((2, 3, 4), (4, 6, 8), less=True, ratio=True)
+    gained = compare((2, 3, 4), (4, 6, 8), less=True, ratio=True)
     assert (gained.mean, gained.low, gained.high) == pytest.approx((2, 2, 2))
     assert gained.holds
     # log 2, log 4: mean log 2.8284, deviation .4901, t(.975, 1) = 12.7062: half width 12.7062 * .4901 / sqrt 2 = 4.4036
-    gained = of((1, 1), (2, 4), less=True, ratio=True)
+    gained = compare((1, 1), (2, 4), less=True, ratio=True)
     assert (gained.mean, gained.high) == pytest.approx((2**1.5, 2**1.5 * math.exp(4.4036)), rel=1e-3)
 
 
-def test_without_seeds_it_is_welchs_interval() -> None:
+def test_interval_without_values_by_seed_is_welchs_interval() -> None:
     """With deviations 1 and n = 3: half widths 2.4841, standard errors .57735, 4 degrees of freedom, t = 2.7764."""
     lines = Line(5, 2.4841, 3, ()), Line(2, 2.4841, 3, ())
     gained = measure_advantage("", ("a", "b"), *lines, less=False, ratio=False)
@@ -81,18 +81,18 @@ def test_without_seeds_it_is_welchs_interval() -> None:
     assert (gained.mean, gained.low, gained.high) == pytest.approx((3, 3 - half, 3 + half), abs=1e-3)
 
 
-def test_a_target_that_is_not_reached_orders_only_if_the_other_always_does() -> None:
-    assert of((1, 2), (INF, INF), less=True, ratio=True).holds
-    assert of((INF, INF), (1, 2), less=True, ratio=True).reversed
-    gained = of((1, 2), (3, INF), less=True, ratio=True)
+def test_unreached_target_decides_only_if_the_other_method_always_reaches_it() -> None:
+    assert compare((1, 2), (INF, INF), less=True, ratio=True).holds
+    assert compare((INF, INF), (1, 2), less=True, ratio=True).reversed
+    gained = compare((1, 2), (3, INF), less=True, ratio=True)
     assert not gained.holds
     assert not gained.reversed
     assert "not reached" in gained.text
 
 
-def test_one_seed_says_something_only_where_nothing_is_random() -> None:
-    assert not of((2,), (1,)).reversed
-    assert of((2,), (1,)).text == "a 2, b 1: +1.00"
+def test_one_seed_decides_only_for_deterministic_metrics() -> None:
+    assert not compare((2,), (1,)).reversed
+    assert compare((2,), (1,)).text == "a 2, b 1: +1.00"
     for metric, decided in (("client accuracy %", False), ("MFLOP a sample", True)):
         claim = PaperClaim("p", "s", "t", "f", "subdismo_forms", metric, (("a", "b"),))
         lines = {(row, "", metric): Line(value, None, 1, (value,)) for row, value in (("a", 40.0), ("b", 50.0))}
@@ -101,8 +101,8 @@ def test_one_seed_says_something_only_where_nothing_is_random() -> None:
         assert gained.p_of_claim == 1.0 - gained.holds
 
 
-def test_saturation_excuses_no_comparison_of_a_place_in_which_another_comparison_decides() -> None:
-    better, noise = of((11, 21.1, 31), (10, 20, 30)), of((1, 9), (2, 3))
+def test_saturated_comparison_counts_if_another_one_decides_at_its_place() -> None:
+    better, noise = compare((11, 21.1, 31), (10, 20, 30)), compare((1, 9), (2, 3))
     assert decide_verdict([weak(better, SATURATED), weak(noise, SATURATED)]) == ONLY
     assert p_of_claim([weak(better, SATURATED), weak(noise, SATURATED)]) == noise.p_of_claim
     elsewhere = replace(weak(noise, SATURATED), where="standard")
@@ -111,7 +111,7 @@ def test_saturation_excuses_no_comparison_of_a_place_in_which_another_comparison
 
 def test_interval_is_coarse_if_it_is_wider_than_half_of_the_papers_advantage() -> None:
     """Differences -1, 0, 1: half width 2.4841, so 4.9683 wide. Log ratios -.1, 0, .1: .4968 wide."""
-    gained = of((9, 20, 31), (10, 20, 30))
+    gained = compare((9, 20, 31), (10, 20, 30))
     assert replace(gained, paper=9.9).is_coarse(percent=True)
     assert not replace(gained, paper=10.0).is_coarse(percent=True)
     assert not replace(gained, paper=-10.0).is_coarse(percent=True)
@@ -121,14 +121,14 @@ def test_interval_is_coarse_if_it_is_wider_than_half_of_the_papers_advantage() -
     narrow = replace(gained, low=-0.9, high=1.0)
     assert not narrow.is_coarse(percent=True)
     assert narrow.is_coarse(percent=False)
-    times = of((math.exp(-0.1), 1, math.exp(0.1)), (1, 1, 1), ratio=True)
+    times = compare((math.exp(-0.1), 1, math.exp(0.1)), (1, 1, 1), ratio=True)
     assert times.high / times.low == pytest.approx(math.exp(0.4968), rel=1e-3)
     assert replace(times, paper=2.6).is_coarse(percent=False)
     assert not replace(times, paper=2.8).is_coarse(percent=False)
     assert times.is_coarse(percent=False)
     # An interval that excludes 0 is never coarse. A comparison is coarse if a seed did not reach the target.
-    assert not of((11, 21.1, 31), (10, 20, 30)).is_coarse(percent=False)
-    assert of((1, 2), (3, INF), less=True, ratio=True).is_coarse(percent=False)
+    assert not compare((11, 21.1, 31), (10, 20, 30)).is_coarse(percent=False)
+    assert compare((1, 2), (3, INF), less=True, ratio=True).is_coarse(percent=False)
 
 
 def test_seeds_to_decide_is_the_first_number_with_a_narrow_interval() -> None:
@@ -136,26 +136,26 @@ def test_seeds_to_decide_is_the_first_number_with_a_narrow_interval() -> None:
 
     That is 2.0989 for n = 6, 1.8497 for n = 7 and .9946 for n = 18. The log ratios -.1, 0, .1 have a tenth of it.
     """
-    gained = of((9, 20, 31), (10, 20, 30))
+    gained = compare((9, 20, 31), (10, 20, 30))
     assert gained.seeds_to_decide(percent=True) == 7
     assert replace(gained, paper=2.0).seeds_to_decide(percent=True) == 18
     assert replace(gained, paper=-2.0).seeds_to_decide(percent=True) == 18
-    times = of((math.exp(-0.1), 1, math.exp(0.1)), (1, 1, 1), ratio=True)
+    times = compare((math.exp(-0.1), 1, math.exp(0.1)), (1, 1, 1), ratio=True)
     assert replace(times, paper=math.exp(0.2 * 2.0)).seeds_to_decide(percent=False) == 7
     # No width of an interval in other units is narrow enough, and an interval without ends has no variance.
     assert gained.seeds_to_decide(percent=False) is None
-    assert of((1, 2), (3, INF), less=True, ratio=True).seeds_to_decide(percent=False) is None
+    assert compare((1, 2), (3, INF), less=True, ratio=True).seeds_to_decide(percent=False) is None
 
 
 def test_limit_is_the_comparison_that_needs_the_fewest_seeds() -> None:
-    noise = of((1, 9), (2, 3))
+    noise = compare((1, 9), (2, 3))
     easy, hard = replace(noise, enough_seeds=20, where="standard"), replace(noise, enough_seeds=30)
     assert describe_limit([hard, noise, easy]).endswith("about 20 seeds would decide a comparison: standard, a over b")
     assert describe_limit([noise]) == ""
 
 
 def test_reason_of_too_few_seeds_is_the_limit_and_the_reason_in_the_claim() -> None:
-    coarse = replace(of((1, 9), (2, 3)), coarse=True, enough_seeds=20)
+    coarse = replace(compare((1, 9), (2, 3)), coarse=True, enough_seeds=20)
     claim = replace(load_claims()[0], why="Too small.")
     reason = describe_reason(claim, CANNOT_TELL_TOO_FEW, [coarse])
     assert reason == f"{describe_limit([coarse])}. Too small."
@@ -164,7 +164,7 @@ def test_reason_of_too_few_seeds_is_the_limit_and_the_reason_in_the_claim() -> N
 
 
 def test_comparisons_with_too_few_seeds_do_not_hold() -> None:
-    better, noise = of((11, 21.1, 31), (10, 20, 30)), of((1, 9), (2, 3))
+    better, noise = compare((11, 21.1, 31), (10, 20, 30)), compare((1, 9), (2, 3))
     coarse = replace(noise, coarse=True)
     assert decide_verdict([coarse]) == "cannot tell (too few seeds)"
     assert decide_verdict([coarse, noise]) == NOISE
@@ -172,7 +172,7 @@ def test_comparisons_with_too_few_seeds_do_not_hold() -> None:
     assert p_of_claim([coarse, better]) == coarse.p_of_claim > 0.05
 
 
-def test_two_methods_that_never_reach_the_target_cannot_tell() -> None:
+def test_verdict_cannot_tell_if_both_methods_never_reach_the_target() -> None:
     never, always = Line(INF, None, 2, (INF, INF)), Line(1, None, 2, (1.0, 1.1))
     metric = "time to target"
     lines = {("a", "", metric): never, ("b", "", metric): never, ("c", "", metric): always}
@@ -184,8 +184,12 @@ def test_two_methods_that_never_reach_the_target_cannot_tell() -> None:
     assert second.holds
 
 
-def test_verdicts() -> None:
-    better, worse, noise = of((11, 21.1, 31), (10, 20, 30)), of((10, 20, 30), (11, 21.1, 31)), of((1, 9), (2, 3))
+def test_verdict_depends_on_the_comparisons_that_hold_or_are_reversed() -> None:
+    better, worse, noise = (
+        compare((11, 21.1, 31), (10, 20, 30)),
+        compare((10, 20, 30), (11, 21.1, 31)),
+        compare((1, 9), (2, 3)),
+    )
     assert decide_verdict([]) == NOT_RUN
     assert decide_verdict([better, better]) == REPRODUCED
     assert decide_verdict([better, worse]) == ONLY
@@ -199,7 +203,11 @@ def weak(advantage: Advantage, reason: str) -> Advantage:
 
 
 def test_comparison_that_cannot_tell_decides_nothing_unless_it_holds() -> None:
-    better, worse, noise = of((11, 21.1, 31), (10, 20, 30)), of((10, 20, 30), (11, 21.1, 31)), of((1, 9), (2, 3))
+    better, worse, noise = (
+        compare((11, 21.1, 31), (10, 20, 30)),
+        compare((10, 20, 30), (11, 21.1, 31)),
+        compare((1, 9), (2, 3)),
+    )
     assert decide_verdict([weak(noise, SATURATED)]) == "cannot tell (saturated)"
     assert decide_verdict([weak(noise, AT_CHANCE)]) == "cannot tell (at chance)"
     assert decide_verdict([weak(noise, SATURATED), noise]) == NOISE
@@ -231,9 +239,9 @@ def test_comparisons_of_saturated_columns_and_of_rows_at_chance_are_weak() -> No
     }
 
 
-def test_p_values_are_those_of_the_intervals_tests() -> None:
+def test_p_values_agree_with_the_tests_of_the_intervals() -> None:
     """Differences 1, 2, 3: t = 2 sqrt 3 with 2 degrees of freedom, p = 1 - t / sqrt(t^2 + 2) = .07418."""
-    assert of((11, 22, 33), (10, 20, 30)).p == pytest.approx(0.07418, abs=1e-5)
+    assert compare((11, 22, 33), (10, 20, 30)).p == pytest.approx(0.07418, abs=1e-5)
     assert paired_p_value((11, 22, 33), (10, 20, 30)) == pytest.approx(0.07418, abs=1e-5)
     assert paired_p_value((11, 22, 33, math.nan), (10, 20, 30, 1)) == pytest.approx(0.07418, abs=1e-5)
     assert paired_p_value((11,), (10,)) is None
@@ -245,12 +253,12 @@ def test_p_values_are_those_of_the_intervals_tests() -> None:
     assert measure_advantage("", ("a", "b"), *lines, less=False, ratio=False).p == pytest.approx(0.02131, abs=1e-4)
     # All three seeds reach the target with one method and none with the other: 1 of the 20 tables with these sums on
     # each side.
-    assert of((1, 2, 3), (INF, INF, INF), less=True, ratio=True).p == pytest.approx(0.1)
+    assert compare((1, 2, 3), (INF, INF, INF), less=True, ratio=True).p == pytest.approx(0.1)
 
 
 def test_claim_has_the_p_value_of_its_weakest_comparison() -> None:
-    holds, fails = of((11, 21.1, 31), (10, 20, 30)), of((10, 20, 30), (11, 21.1, 31))
-    noise = of((11, 22, 33), (10, 20, 30))
+    holds, fails = compare((11, 21.1, 31), (10, 20, 30)), compare((10, 20, 30), (11, 21.1, 31))
+    noise = compare((11, 22, 33), (10, 20, 30))
     assert p_of_claim([holds, noise]) == noise.p
     assert p_of_claim([holds, fails]) == 1
     assert p_of_claim([holds, weak(noise, SATURATED)]) == holds.p < 0.05
@@ -258,7 +266,7 @@ def test_claim_has_the_p_value_of_its_weakest_comparison() -> None:
     assert p_of_claim([]) is None
 
 
-def test_holms_adjustment() -> None:
+def test_adjust_holm_follows_the_step_down_rule() -> None:
     """.01 x 4, .02 x 3, max(.02 x 3, .03 x 2), .9: the example of Holm's step-down rule."""
     assert adjust_holm([0.03, 0.01, None, 0.9, 0.02]) == pytest.approx([0.06, 0.04, None, 0.9, 0.06])
     assert adjust_holm([0.5, 0.8]) == [1.0, 1.0]
@@ -281,10 +289,10 @@ def test_forest_shows_our_interval_and_the_papers_advantage() -> None:
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a is better", "no figure"]
 
 
-def test_words_say_where_it_holds_and_why_not_elsewhere() -> None:
+def test_verdict_text_names_the_places_that_hold_and_the_reason() -> None:
     claim = PaperClaim("p", "s", "Table 1", "1 to 2", "x", "accuracy %", (("a", "b"),), why="Too small.")
-    better, noise = of((11, 21.1, 31), (10, 20, 30)), of((1, 9), (2, 3))
-    worse = of((10, 20, 30), (11, 21.1, 31))
+    better, noise = compare((11, 21.1, 31), (10, 20, 30)), compare((1, 9), (2, 3))
+    worse = compare((10, 20, 30), (11, 21.1, 31))
     assert describe_verdict(claim, [better]) == REPRODUCED
     assert describe_verdict(claim, [worse]) == f"{OTHER_WAY}. Too small."
     assert describe_verdict(claim, [worse, noise]) == f"{OTHER_WAY} in 1 of 2. Too small."
@@ -298,7 +306,7 @@ def test_words_say_where_it_holds_and_why_not_elsewhere() -> None:
     )
 
 
-def test_a_place_of_another_column_can_be_named() -> None:
+def test_claim_may_compare_places_of_two_columns() -> None:
     lines = {("a", "x", "accuracy %"): Line(2, None, 2, (2, 2.1)), ("a", "y", "accuracy %"): Line(1, None, 2, (1, 1.1))}
     claim = PaperClaim("p", "s", "t", "f", "fedsam_emnist", "client accuracy %", (("a @ x", "a @ y"),))
     lines = {(row, column, claim.metric): line for (row, column, _), line in lines.items()}
@@ -322,7 +330,7 @@ def test_every_claim_names_places_of_its_study(claim: PaperClaim) -> None:
     assert set(claim.columns) <= columns
 
 
-def test_the_pages_say_what_the_results_say() -> None:
+def test_committed_claim_pages_agree_with_the_results() -> None:
     """`python -m benchmarks claims` writes them."""
     pages = format_pages(read_results(), pd.read_csv(paper004.RESULTS))
     assert {path: (DOCS / path).read_text() for path in pages} == pages
@@ -335,7 +343,7 @@ def test_the_pages_say_what_the_results_say() -> None:
         assert f"{paper.name}: the weakest comparison" in drawn
 
 
-def test_command_of_each_paper_repeats_a_study_of_few_minutes() -> None:
+def test_command_of_each_paper_takes_less_than_ten_minutes_on_one_core() -> None:
     """Ten minutes on one core are five on two."""
     results = read_results()
     for paper in load_papers():
@@ -352,7 +360,7 @@ def test_reason_names_a_study_with_results(claim: PaperClaim) -> None:
     assert set(named) <= set(read_results())
 
 
-def test_claims_that_are_the_other_way_round_have_a_reason() -> None:
+def test_reversed_claims_have_a_reason() -> None:
     judged = judge_claims(CLAIMS, read_results())
     assert [one.claim.says for one in judged if one.verdict == OTHER_WAY and not one.claim.why] == []
 
@@ -361,7 +369,7 @@ COMMITTED = [result for result in map(read_result, sorted(RESULTS.glob("*.csv"))
 
 
 @pytest.mark.parametrize("result", COMMITTED, ids=lambda result: f"{result.study}-{result.size}")
-def test_no_table_is_without_the_sentence_that_says_it_is_weak(result: Result) -> None:
+def test_page_of_each_result_states_its_weak_points(result: Result) -> None:
     study = RECIPES[result.study](Scale(result.size, Path("data")))
     page_text = (RESULTS / f"{study.name}{'' if result.size == 'quick' else f'-{result.size}'}.md").read_text()
     for sentence in weak_points(mean_accuracies(result), chance_level(study)):
@@ -387,7 +395,7 @@ def test_intervals_stay_in_the_possible_range() -> None:
     assert bounded_interval((2.0, 2.0), (0, 100)) == (2.0, 2.0)
 
 
-def test_a_folder_without_results_is_one_sentence(tmp_path: Path) -> None:
+def test_folder_without_results_is_refused(tmp_path: Path) -> None:
     with refuses("results", "paper004.csv", got=tmp_path):
         write_claims(tmp_path, tmp_path)
     with refuses("docs", got=tmp_path / "nowhere"):

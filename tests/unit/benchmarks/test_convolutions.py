@@ -35,7 +35,7 @@ def test_markdown_separates_values_of_cases_that_failed() -> None:
     assert len({row_key(row) for row in rows}) == 3
 
 
-def test_all_cases_are_different_and_random_ones_the_same_each_time() -> None:
+def test_all_cases_differ_and_random_cases_are_reproducible() -> None:
     cases = all_cases(50)
     assert len(set(cases)) == len(cases) > len(all_cases(0))
     assert cases == all_cases(50)

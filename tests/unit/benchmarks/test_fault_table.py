@@ -50,7 +50,7 @@ def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:
         main(faults=("earthquake",), out=tmp_path / "faults.csv")
 
 
-def test_all_tables_are_counted_and_each_wrong_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_cover_all_tables_and_every_wrong_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (faults, chaos_matrix, link_faults, chaos_table):
         monkeypatch.setattr(module, "RESULTS", tmp_path / f"{module.__name__}.csv")
     for row in (make_row(), make_row(number=1, equal=False, lost=2, doubled=1)):

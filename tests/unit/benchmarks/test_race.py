@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from race_runs import A, both
+from race_runs import A, runs_of
 from refusals import refuses
 
 import fedraa
@@ -45,14 +45,14 @@ SPENT = pd.DataFrame(
 )
 
 
-def test_what_was_spent_is_that_of_the_first_evaluation_at_the_target() -> None:
+def test_cost_to_accuracy_ends_at_the_first_evaluation_at_the_target() -> None:
     costs = [cost_to_accuracy(SPENT, name, 0.95) for name in ("t", "bytes", "flops")]
     assert costs == pytest.approx([0.7, 5.0, 4.0])
     assert cost_to_accuracy(SPENT, "t", 0.94) == 0.5
     assert cost_to_accuracy(SPENT, "t", 0.97) == math.inf
 
 
-def test_all_asynchronous_methods_of_the_table_take_part() -> None:
+def test_all_asynchronous_methods_take_part_in_the_race() -> None:
     asynchronous = {name for name, method in METHODS.items() if method.asynchronous}
     # The race was run before these methods existed.
     asynchronous -= {"feddyn-async", "fednova-async", "salf-async"}
@@ -60,7 +60,7 @@ def test_all_asynchronous_methods_of_the_table_take_part() -> None:
 
 
 @pytest.mark.parametrize("setting", [QUICK, *SETTINGS.values()], ids=lambda setting: setting.name)
-def test_each_has_the_same_rates_and_lengths_and_at_most_two_values_of_its_own(setting: Setting) -> None:
+def test_search_spaces_share_rates_and_lengths_and_add_at_most_two_values(setting: Setting) -> None:
     for entrant in (*ENTRANTS.values(), *LENT_TO.values()):
         space = entrant.space(setting)
         assert space["lr"] == setting.lr
@@ -71,13 +71,13 @@ def test_each_has_the_same_rates_and_lengths_and_at_most_two_values_of_its_own(s
 
 
 @pytest.mark.parametrize("name", ["ace", "asyncfeded", "delay-adaptive", "ringleader", "ringmaster"])
-def test_who_steps_at_every_arrival_steps_less_the_more_clients_there_are(name: str) -> None:
+def test_methods_that_step_at_every_update_have_smaller_rates_for_more_clients(name: str) -> None:
     assert ENTRANTS[name].space(A)["server_lr"] == "0.25:1:log"
     assert ENTRANTS[name].space(SETTINGS["clients100"])["server_lr"] == "0.025:0.1:log"
 
 
 @pytest.mark.parametrize("entrant", ENTRANTS.values(), ids=lambda entrant: entrant.name)
-def test_all_that_is_tuned_means_something_to_who_is_tuned(entrant: Entrant) -> None:
+def test_tuner_accepts_the_search_space_of_every_method(entrant: Entrant) -> None:
     fields = entrant.fields(QUICK)
     plan = tuner._Plan.of((fields.pop("method"),), tuner.make_space(entrant.space(QUICK)), 12, Experiment(**fields))
     (space,) = plan.spaces.values()
@@ -94,22 +94,27 @@ def test_the_limit_does_as_much_work_as_all_devices_together() -> None:
     assert SETTINGS["C"].compute == (5 * 1 + 5 * 10) / 10
 
 
-def test_the_sentences_say_who_wins_by_how_much() -> None:
-    runs = [*both(OURS, 0.3, 0.5), *both("fedbuff", 1.1, 0.9), *both(ROUNDS, 1.9, 2.1), *both(LIMIT, 0.1, 0.1)]
+def test_findings_state_the_faster_method_and_the_factor() -> None:
+    runs = [
+        *runs_of(OURS, 0.3, 0.5),
+        *runs_of("fedbuff", 1.1, 0.9),
+        *runs_of(ROUNDS, 1.9, 2.1),
+        *runs_of(LIMIT, 0.1, 0.1),
+    ]
     sentences = describe_findings(A, runs, [])
     assert re.match(r"tuned, 97\.5 %: fed-quilt .* 0\.400, 2\.50 x .* other method, fedbuff", sentences[0])
     assert re.fullmatch(r"tuned, 97\.5 %: fed-quilt .* 1/5\.0 .*fedavg.* \(2\.000\)\.", sentences[1])
     assert re.fullmatch(r"tuned, 97\.5 %: .* limit .* 0\.100, .*fed-quilt .* 4\.0 x .*", sentences[2])
     assert sentences[3].startswith("tuned, not run: fedasync, ")
-    late = describe_findings(A, [*both(OURS, 0.5, 0.5), *both(ROUNDS, 2.4, math.inf)], [])
+    late = describe_findings(A, [*runs_of(OURS, 0.5, 0.5), *runs_of(ROUNDS, 2.4, math.inf)], [])
     assert re.fullmatch(r"tuned, 97\.5 %: fedavg .* 1 of 2 runs .* 2\.5, .* 5\.0 x .*fed-quilt\.", late[0])
-    never = describe_findings(A, [*both(OURS, 0.5), *both(ROUNDS, math.inf)], [])
+    never = describe_findings(A, [*runs_of(OURS, 0.5), *runs_of(ROUNDS, math.inf)], [])
     assert re.fullmatch(r"tuned, 97\.5 %: fedavg .*\bnot\b.* 2\.5, .* 5\.0 x .*fed-quilt\.", never[0])
-    lost = describe_findings(A, [*both(OURS, 1.0), *both("ist", 0.5)], [])
+    lost = describe_findings(A, [*runs_of(OURS, 1.0), *runs_of("ist", 0.5)], [])
     assert re.fullmatch(r"tuned, 97\.5 %: ist is faster: .* 0\.500, 2\.00 x .*fed-quilt \(1\.000\)\.", lost[0])
 
 
-def test_what_is_lent_is_ours_and_no_best_other(tmp_path: Path) -> None:
+def test_variants_with_fed_quilt_settings_do_not_count_as_other_methods(tmp_path: Path) -> None:
     helped = LENT_TO["fedbuff-lent"]
     method = resolve_method(Experiment(**helped.fields(A)))
     assert (method.local.clip, method.local.logit_calibration, method.schedule.polyak_fraction) == (2.0, 0.8, 0.1)
@@ -117,18 +122,18 @@ def test_what_is_lent_is_ours_and_no_best_other(tmp_path: Path) -> None:
     assert helped.space(A) == ENTRANTS["fedbuff"].space(A)
     assert ENTRANTS["fedbuff"].fields(A).keys() & {"clip", "override", "polyak_fraction"} == set()
     assert LENT_TO.keys() & {OURS + "-lent", "limit-lent"} == set()
-    runs = [*both(OURS, 0.3, 0.5), *both("fedbuff", 1.1, 0.9), *both("fedbuff-lent", 0.5, 0.7)]
+    runs = [*runs_of(OURS, 0.3, 0.5), *runs_of("fedbuff", 1.1, 0.9), *runs_of("fedbuff-lent", 0.5, 0.7)]
     sentences = describe_findings(A, runs, [])
     assert re.search(r" 2\.50 x .* other method, fedbuff \(1\.000\)", sentences[0])
     assert re.search(r" 1\.50 x .* parts of fed-quilt, fedbuff-lent \(0\.600\)", sentences[1])
     assert not any("-lent" in sentence for sentence in sentences[2:])
-    write_record(tmp_path / "race_A.runs.jsonl.gz", [*runs, *both(OURS, 0.4, 0.4, part="untuned")])
+    write_record(tmp_path / "race_A.runs.jsonl.gz", [*runs, *runs_of(OURS, 0.4, 0.4, part="untuned")])
     assert "| 1.000 fedbuff | 0.400 |" in format_overview(tmp_path)
     grey = {"fedbuff-lent": GREY, "ace-lent": GREY}
     assert choose_colours([*grey, "ace", "fadas"]) == grey | choose_colours(["ace", "fadas"])
 
 
-def test_where_nothing_is_calibrated_that_is_not_lent() -> None:
+def test_variants_have_no_logit_calibration_in_a_setting_without_labels() -> None:
     fields = LENT_TO["fedbuff-lent"].fields(SETTINGS["shakespeare"])
     assert (fields["clip"], fields["polyak_fraction"], fields["override"]) == (
         2.0,
@@ -139,7 +144,7 @@ def test_where_nothing_is_calibrated_that_is_not_lent() -> None:
     assert "logits" in str(LENT_TO["fedrolex-lent"].refusal_reason(SETTINGS["shakespeare"]))
 
 
-def test_a_colour_means_one_entrant_in_every_race() -> None:
+def test_entrant_has_the_same_colour_in_every_race() -> None:
     of_all = choose_colours(list(ENTRANTS))
     assert choose_colours([ROUNDS, OURS]) == {name: of_all[name] for name in (ROUNDS, OURS)}
     seen = [colour for colour in of_all.values() if colour != GREY]
@@ -152,8 +157,8 @@ def test_a_colour_means_one_entrant_in_every_race() -> None:
     )
 
 
-def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
-    runs = [*both(OURS, 0.3, 0.5), *both(ROUNDS, 1.9, math.inf), *both("ist", math.inf, math.inf)]
+def test_method_that_misses_the_target_in_a_run_has_no_mean_time() -> None:
+    runs = [*runs_of(OURS, 0.3, 0.5), *runs_of(ROUNDS, 1.9, math.inf), *runs_of("ist", math.inf, math.inf)]
     of, shown = group_by_entrant(runs, "tuned"), make_columns(A)
     assert rank_entrants(shown, of) == [OURS, ROUNDS, "ist"]
     lines = format_table(shown, of).split("\n")
@@ -161,7 +166,7 @@ def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
     assert "–" in lines[4]
     assert "| 1230 | 1230 |" in format_table(
         shown,
-        {"ist": both("ist", 123.4)},
+        {"ist": runs_of("ist", 123.4)},
         # MB and GFLOP are ten times the time here.
     )
     table = make_frame(A, runs, [], {})
@@ -187,7 +192,7 @@ def test_who_is_not_at_the_target_in_every_run_has_no_mean() -> None:
         (ROUNDS, {"local_steps": 10}, None),
     ],
 )
-def test_evaluations_are_as_many_batches_apart_for_all(
+def test_all_methods_are_evaluated_after_equally_many_batches(
     name: str, values: dict[str, Any], every: int | None, tmp_path: Path
 ) -> None:
     """An update of a full buffer counts as several client updates, so that all methods are evaluated equally often."""
@@ -197,7 +202,7 @@ def test_evaluations_are_as_many_batches_apart_for_all(
     assert cell.experiment.eval_every == every
 
 
-def test_trials_are_evaluated_as_the_runs_at_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_are_evaluated_as_often_as_runs_of_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials are evaluated every 200 batches for any task length, so that short tasks have no advantage."""
     asked: list[Any] = []
     monkeypatch.setattr(tuner, "tune", lambda *args, follow, **kwargs: asked.append(follow))
@@ -211,20 +216,20 @@ def test_trials_are_evaluated_as_the_runs_at_their_values(tmp_path: Path, monkey
     assert rounds({"local_steps": 10})["eval_every"] is None
 
 
-def test_the_long_runs_take_five_times_what_fedavg_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_runs_take_five_times_the_time_of_fedavg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is FedAvg's time to the last target that all its seeds reach, after all of them have run."""
     race = Race(A, tmp_path, tmp_path, (0, 1))
     for lasts, time in (((1.8, 2.2), 10.0), ((1.8, math.inf), None), ((1.8,), None)):
-        monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: both(ROUNDS, *lasts))
+        monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: runs_of(ROUNDS, *lasts))
         assert race.long_time() == time
     more_seeds = replace(race, seeds=(*range(LONG_RUN_SEEDS), 5, 6))
     first = [1.0, 1.5, 2.0, 2.5, 1.0]
     for lasts in (first, [*first, 2.4, math.inf]):
-        monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: both(ROUNDS, *lasts))
+        monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: runs_of(ROUNDS, *lasts))
         assert more_seeds.long_time() == 8.0
 
 
-def test_what_is_not_there_or_named_twice_is_one_sentence(tmp_path: Path) -> None:
+def test_unknown_or_repeated_arguments_are_refused(tmp_path: Path) -> None:
     with refuses("setting", "A, B, ", got="Z"):
         run_study("race", RunOptions(setting=("Z",), out=tmp_path))
     for quick, setting in ((False, ("digits",)), (True, ("A",))):
@@ -244,7 +249,7 @@ def test_what_is_not_there_or_named_twice_is_one_sentence(tmp_path: Path) -> Non
         run_study("raa_beta", RunOptions(quick=True, setting=("A",), out=tmp_path))
 
 
-def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
+def test_method_that_cannot_run_in_a_setting_is_omitted_or_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FedRolex and its asynchronous variant mask the logits of labels, and next-token data have no labels."""
@@ -262,9 +267,7 @@ def test_who_cannot_be_run_in_a_setting_is_left_out_or_refused_if_asked_for(
         run_study("race", RunOptions(setting=("A", "shakespeare"), methods=(OURS, "fedrolex"), out=tmp_path))
 
 
-def test_who_cannot_be_run_on_a_model_is_left_out_for_the_reason_that_a_run_gives(
-    small_data: Path, tmp_path: Path
-) -> None:
+def test_method_that_cannot_run_on_a_model_is_omitted_with_the_error_of_a_run(small_data: Path, tmp_path: Path) -> None:
     """The first convolution of the CNN has fewer units than there are clients."""
     setting = SETTINGS["cifar10"]
     fields = ENTRANTS["ist"].fields(setting) | {"dataset": str(small_data / "cifar10-subset.npz"), "engine": "local"}
@@ -292,7 +295,7 @@ def test_a_subset_of_cifar_is_read_from_the_folder_of_the_data(name: str, tmp_pa
     assert cell.experiment.dataset == str(tmp_path / "data" / f"{name}-subset.npz")
 
 
-def test_who_waits_for_every_client_is_left_out_where_devices_go_for_good() -> None:
+def test_methods_that_wait_for_all_clients_are_omitted_if_devices_drop_out() -> None:
     setting, refused = SETTINGS["dropouts"], {}
     for name, entrant in ENTRANTS.items():
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from race_runs import A, both, shown
+from race_runs import A, runs_of, table_lines
 from refusals import refuses
 from scipy import stats
 
@@ -23,7 +23,7 @@ from benchmarks.studies.race.record import read_record, write_record
 from benchmarks.studies.race.settings import QUICK, SETTINGS
 
 
-def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
+def test_tiny_race_tunes_writes_its_page_and_continues_without_repetition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fields = {**QUICK.fields, "clients": 2, "hidden": (4,)}
@@ -58,7 +58,7 @@ def test_a_tiny_race_from_tuning_to_page_goes_on_where_it_was(
     run_study("race", RunOptions(**asked | {"parts": ("tuned",), "out": wider, "extend": page_of_one}))
     # This is FedAvg's run, because our run is the first record.
     assert len(list(wider.rglob("summary.json"))) == 1
-    assert shown(wider, "tuned") == shown(tmp_path, "tuned")
+    assert table_lines(wider, "tuned") == table_lines(tmp_path, "tuned")
     # With more seeds only the missing runs are executed. A run is not omitted from the page without a message.
     run_study("race", RunOptions(**asked | {"parts": ("tuned",), "seeds": (0, 1), "out": page_of_one, "extend": wider}))
     assert len(list(page_of_one.rglob("summary.json"))) == 2
@@ -111,7 +111,7 @@ def first_run(lines: bytes) -> bytes:
     return lines.splitlines(keepends=True)[0]
 
 
-def test_the_overview_is_that_of_the_results() -> None:
+def test_committed_overview_agrees_with_the_results() -> None:
     assert Path("benchmarks/results/race.md").read_text() == format_overview(Path("benchmarks/results"))
 
 
@@ -122,10 +122,15 @@ def overview_cells(folder: Path, runs: list[Measured]) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")][1:]
 
 
-def test_overview_compares_our_defaults_with_the_best_other_tuned(tmp_path: Path) -> None:
-    ours = both(OURS, 0.5, 0.4, part="untuned")
-    others = [*both("ist", 1.1, 0.9), *both("ace", 1.9, 2.1), *both(ROUNDS, 0.2, math.inf), *both(LIMIT, 0.1, 0.1)]
-    cells = overview_cells(tmp_path, [*ours, *others, *both(OURS, 0.1, 0.1)])
+def test_overview_compares_fed_quilt_defaults_with_the_best_other_tuned_method(tmp_path: Path) -> None:
+    ours = runs_of(OURS, 0.5, 0.4, part="untuned")
+    others = [
+        *runs_of("ist", 1.1, 0.9),
+        *runs_of("ace", 1.9, 2.1),
+        *runs_of(ROUNDS, 0.2, math.inf),
+        *runs_of(LIMIT, 0.1, 0.1),
+    ]
+    cells = overview_cells(tmp_path, [*ours, *others, *runs_of(OURS, 0.1, 0.1)])
     assert cells[:3] == ["97.5 %", "1.000 ist", "0.450"]
     # The ratios of the seeds are 2.2 and 2.25.
     middle = math.sqrt(2.2 * 2.25)
@@ -147,7 +152,7 @@ def test_overview_compares_our_defaults_with_the_best_other_tuned(tmp_path: Path
 def test_overview_shows_bounds_and_losses(
     tmp_path: Path, ours: tuple[float, ...], other: tuple[float, ...], ratio: str, faster: str
 ) -> None:
-    cells = overview_cells(tmp_path, [*both(OURS, *ours, part="untuned"), *both("ist", *other)])
+    cells = overview_cells(tmp_path, [*runs_of(OURS, *ours, part="untuned"), *runs_of("ist", *other)])
     assert cells[3].startswith(ratio)
     assert cells[5] == faster
     assert (f"- {A.title}: ist" in format_overview(tmp_path)) == (faster == "ist")
@@ -155,7 +160,7 @@ def test_overview_shows_bounds_and_losses(
 
 def test_overview_corrects_for_the_number_of_settings(tmp_path: Path) -> None:
     """Two log ratios of 0.75 and 0.85 have t = 16 with one degree of freedom, so p = 2 / pi * atan(1 / 16) = 0.04."""
-    runs = [*both(OURS, 0.5, 0.4, part="untuned"), *both("ist", 0.5 * math.exp(0.75), 0.4 * math.exp(0.85))]
+    runs = [*runs_of(OURS, 0.5, 0.4, part="untuned"), *runs_of("ist", 0.5 * math.exp(0.75), 0.4 * math.exp(0.85))]
     write_record(tmp_path / "race_A.runs.jsonl.gz", runs)
     assert f"{OURS} is significantly faster in 1 settings" in format_overview(tmp_path)
     write_record(tmp_path / "race_C.runs.jsonl.gz", runs)
@@ -166,17 +171,17 @@ def test_overview_corrects_for_the_number_of_settings(tmp_path: Path) -> None:
     ]
 
 
-def test_overview_chooses_the_best_other_method_by_the_seeds_of_all(tmp_path: Path) -> None:
+def test_overview_chooses_the_best_other_method_by_common_seeds(tmp_path: Path) -> None:
     """IST is the best with the seeds 0 and 1, and misses the target with its third seed, which ACE does not have."""
-    others = [*both("ist", 1.0, 1.0, math.inf), *both("ace", 1.5, 1.5)]
-    cells = overview_cells(tmp_path, [*both(OURS, 0.5, 0.5, 0.5, part="untuned"), *others])
+    others = [*runs_of("ist", 1.0, 1.0, math.inf), *runs_of("ace", 1.5, 1.5)]
+    cells = overview_cells(tmp_path, [*runs_of(OURS, 0.5, 0.5, 0.5, part="untuned"), *others])
     assert cells[1] == "2 of 3 ist"
     assert cells[3].startswith(f"> {math.exp((2 * math.log(2) + math.log(5)) / 3):.2f}")
 
 
 def test_overview_has_the_accuracies_of_long_runs(tmp_path: Path) -> None:
-    runs = [*both(OURS, 0.5, 0.4, part="untuned"), *both("ist", 1.1, 0.9), *both(ROUNDS, 1.9, 2.0)]
-    long = [*both(ROUNDS, 1.9, 2.0, part="long"), *both(OURS, 0.9, 0.9, part="long")]
+    runs = [*runs_of(OURS, 0.5, 0.4, part="untuned"), *runs_of("ist", 1.1, 0.9), *runs_of(ROUNDS, 1.9, 2.0)]
+    long = [*runs_of(ROUNDS, 1.9, 2.0, part="long"), *runs_of(OURS, 0.9, 0.9, part="long")]
     assert overview_cells(tmp_path, [*runs, *long])[4] == "–"
-    long += both(OURS, 0.8, 0.8, part="long-untuned")
+    long += runs_of(OURS, 0.8, 0.8, part="long-untuned")
     assert overview_cells(tmp_path, [*runs, *long])[4] == "97.50 %, fedavg 97.50 %"

@@ -23,7 +23,7 @@ from fedraa.settings.resolve import resolve_method
 
 
 @pytest.fixture
-def one_recorded(tmp_path: Path) -> tuple[Race, Measured]:
+def recorded_race(tmp_path: Path) -> tuple[Race, Measured]:
     """Return a race in D with FedAvg's tuned values, and a recorded run with seed 0, as if from another machine."""
     setting = SETTINGS["D"]
     elsewhere = Race(
@@ -37,8 +37,8 @@ def one_recorded(tmp_path: Path) -> tuple[Race, Measured]:
     return replace(elsewhere, folder=tmp_path, data_dir=tmp_path / "data"), run
 
 
-def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_path: Path) -> None:
-    race, run = one_recorded
+def test_record_is_read_as_it_was_written(recorded_race: tuple[Race, Measured], tmp_path: Path) -> None:
+    race, run = recorded_race
     write_record(tmp_path / "record", [run])
     (read,) = read_record(tmp_path / "record", run.targets)
     assert read.times == pytest.approx(run.times)
@@ -62,15 +62,15 @@ def test_a_record_comes_back_as_it_was(one_recorded: tuple[Race, Measured], tmp_
     ],
     ids=lambda change: str(*change),
 )
-def test_a_recorded_run_of_something_else_is_made_again(
-    change: dict[str, Any], one_recorded: tuple[Race, Measured]
+def test_recorded_run_with_other_values_is_not_reused(
+    change: dict[str, Any], recorded_race: tuple[Race, Measured]
 ) -> None:
     """A recorded run is repeated if its values differ, or if the defaults of its method have changed."""
-    race, run = one_recorded
+    race, run = recorded_race
     assert replace(race, recorded=[replace(run, **change)]).measured() == []
 
 
-def test_what_is_no_record_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_or_malformed_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "race_digits.toml").write_text(Path("benchmarks/results/race_digits.toml").read_text())
     asked: dict[str, Any] = {"quick": True, "extend": tmp_path, "out": tmp_path / "out"}
     with refuses("extend", "race_digits.runs.jsonl.gz", "No such file"):
@@ -107,7 +107,7 @@ def test_what_is_no_record_is_one_sentence(tmp_path: Path) -> None:
         ('methods."fedavg"', 'methods."fedprox"', ["fedprox"]),
     ],
 )
-def test_what_was_tuned_in_another_race_is_refused(tmp_path: Path, old: str, new: str, names: list[str]) -> None:
+def test_tuned_values_of_another_race_are_refused(tmp_path: Path, old: str, new: str, names: list[str]) -> None:
     file = tmp_path / "tuned.toml"
     text = Path("benchmarks/results/race_digits.toml").read_text()
     file.write_text(text.replace(old, new, 1) if "methods" not in old else text.replace(old, new))
@@ -118,7 +118,7 @@ def test_what_was_tuned_in_another_race_is_refused(tmp_path: Path, old: str, new
     assert not (tmp_path / "out").exists()
 
 
-def test_the_files_of_races_can_be_gone_on_from() -> None:
+def test_committed_tuned_values_of_races_can_be_read() -> None:
     for setting in (QUICK, *SETTINGS.values()):
         file = Path(f"benchmarks/results/race_{setting.name}.toml")
         if file.exists():

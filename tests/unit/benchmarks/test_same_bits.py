@@ -43,13 +43,13 @@ def test_one_changed_rounding_changes_the_digests(tmp_path: Path, monkeypatch: p
     assert same_bits._describe_difference("fedasync", changed, expected) is not None
 
 
-def test_experiments_are_seventy_or_more_with_every_method_among_them() -> None:
+def test_experiments_cover_every_method_and_are_at_least_70() -> None:
     experiments = same_bits._list_experiments()
     assert len(experiments) >= 70
     assert set(METHODS) < set(experiments)
 
 
-def test_an_unknown_commit_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_base_commit_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["benchmarks", "same_bits", "no-such-commit"])
     assert exit_code(main) == 2
     said = capsys.readouterr().err

@@ -6,7 +6,7 @@ from benchmarks.system import structure
 from benchmarks.system.structure import assign_levels, files_that_name, structure_metrics
 
 
-def test_figures_of_the_structure() -> None:
+def test_structure_metrics_stay_within_their_limits() -> None:
     counted = structure_metrics()
     assert counted["cycles"] == 0
     assert counted["modules at the root of fedraa"] <= 10
@@ -16,7 +16,7 @@ def test_figures_of_the_structure() -> None:
     assert counted["files to read for the whole path of fed-raa"] == 5
 
 
-def test_files_that_name_a_method_are_its_own() -> None:
+def test_method_is_named_only_in_its_module() -> None:
     assert files_that_name("asyncfeded") == ["fedraa/methods/asyncfeded.py"]
     assert files_that_name("prunefl") == ["fedraa/methods/prunefl.py"]
 

@@ -1,4 +1,4 @@
-"""Studies: their tables and sentences, and their continuation after a kill."""
+"""Studies: their tables and findings, and their continuation after a kill."""
 
 import json
 import math
@@ -69,7 +69,7 @@ def measured(values: dict[str, tuple[float, ...]], metric: Metric = ACCURACY) ->
     return pd.DataFrame(lines, columns=["row", "column", "seed", "metric", "value"])
 
 
-def test_a_mean_has_students_interval_and_the_paired_test_marks_what_differs():
+def test_mean_has_students_interval_and_paired_test_marks_differing_rows():
     # n = 3, s = 1: t(0.975, 2) = 4.30265, so 4.30265 / sqrt(3) = 2.4841. (4, 5, 7) against (1, 2, 3): differences 3, 3
     # and 4, t = (10 / 3) / (1 / 3) = 10 with 2 degrees of freedom, p = 1 - 10 / sqrt(102) = 0.009852.
     of = study({"a": {}, "b": {}, "c": {}})
@@ -81,14 +81,14 @@ def test_a_mean_has_students_interval_and_the_paired_test_marks_what_differs():
     assert "differs from a" in format_caption(of, numbers)
 
 
-def test_a_single_seed_is_said_to_be_one():
+def test_caption_states_that_there_is_only_one_seed():
     of = study({"a": {}, "b": {}}, seeds=(7,))
     numbers = make_entries(of, measured({"a": (1,), "b": (9,)}))
     assert "ONE seed (7)" in format_caption(of, numbers)
     assert format_grid(of, numbers)[1] == [["a", "1.00"], ["b", "9.00"]]
 
 
-def test_words_tell_which_orders_of_the_paper_hold():
+def test_findings_state_which_orders_of_the_paper_hold():
     of = study({"a": {"accuracy %": 90.0}, "b": {"accuracy %": 80.0}, "c": {"accuracy %": 70.0}})
     numbers = make_entries(of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 5, 8)}))
     # a > c (5.1, 4.67) and b > c (9.1, 4.67) hold within the noise; a > b is reversed beyond it.
@@ -98,7 +98,7 @@ def test_words_tell_which_orders_of_the_paper_hold():
     assert "within the noise" not in second
 
 
-def test_less_is_better_turns_the_orders_round_and_never_reached_is_worst():
+def test_smaller_times_are_better_and_an_unreached_target_is_worst():
     rows = {"a": {"steps": 10.0}, "b": {"steps": 20.0}}
     of = study(rows, metric=SPEED, claims=(Claim("b", "a", "steps", "b is faster"),))
     numbers = make_entries(of, measured({"a": (3, 4, 5), "b": (3, 4, float("inf"))}, SPEED))
@@ -117,7 +117,7 @@ def test_claim_is_decided_only_by_a_significant_difference():
     assert verdicts == ["A: holds", "B: DOES NOT HOLD", "C: is not decided"]
 
 
-def test_where_no_paper_orders_the_rows_words_tell_what_differs_from_the_reference():
+def test_findings_without_paper_orders_compare_rows_with_the_reference():
     of = study({"a": {}, "b": {}, "c": {}, "d": {}})
     numbers = make_entries(
         of, measured({"a": (5, 5.1, 5.2), "b": (9, 9.1, 9.2), "c": (1, 1.1, 1.2), "d": (5, 5.1, 5.3)})
@@ -127,7 +127,7 @@ def test_where_no_paper_orders_the_rows_words_tell_what_differs_from_the_referen
     ]
 
 
-def test_findings_name_the_best_column_of_a_row_and_warn_at_the_edge_of_the_grid():
+def test_findings_name_the_best_column_of_a_row_and_warn_at_the_grid_edge():
     cells = [Cell("a", Experiment(method="fedavg"), column) for column in ("lr 1", "lr 2", "lr 3")]
     of = Study("s", "A study", cells, (ACCURACY,), "a", seeds=(0,), fixed="lr 2")
     lines = [("a", f"lr {n}", 0, ACCURACY.name, float(n)) for n in (1, 2, 3)]
@@ -137,7 +137,7 @@ def test_findings_name_the_best_column_of_a_row_and_warn_at_the_edge_of_the_grid
     )
 
 
-def test_of_many_rows_the_reference_and_the_best_are_drawn_in_colour():
+def test_only_the_reference_and_the_best_of_many_rows_have_a_colour():
     of = study({f"row {n}": {} for n in range(40)})
     numbers = make_entries(of, measured({f"row {n}": (n, n + 0.1) for n in range(40)}))
     looks = _choose_styles(of, numbers)
@@ -145,27 +145,27 @@ def test_of_many_rows_the_reference_and_the_best_are_drawn_in_colour():
     assert len(set(looks.values())) == NAMED
 
 
-def test_failed_runs_are_counted_and_left_out():
+def test_failed_runs_are_counted_and_excluded_from_the_mean():
     of = study({"a": {}, "b": {}})
     numbers = make_entries(of, measured({"a": (1, 3, float("nan")), "b": (float("nan"),) * 3}))
     assert [entry.text.split(" ")[0] for entry in numbers] == ["2.00", "failed"]
     assert numbers[0].text.endswith("(1 failed)")
 
 
-def test_the_csv_compares_as_multiples_of_the_reference():
+def test_csv_has_multiples_of_the_reference():
     of = study({"a": {"accuracy %": 80.0}, "b": {"accuracy %": 40.0}})
     lines = make_frame(of, make_entries(of, measured({"a": (8, 8, 8), "b": (2, 2, 2)})))
     assert lines["of_reference"].tolist() == [1, 0.25]
     assert lines["paper_of_reference"].tolist() == [1, 0.5]
 
 
-def test_latex_escapes_what_tex_would_take_for_its_own():
+def test_latex_table_escapes_special_characters():
     of = study({"a_1 (50 %)": {}})
     text = format_latex(of, make_entries(of, measured({"a_1 (50 %)": (1, 2, 3)})))
     assert r"a\_1 (50 \%) & 2.00 $\pm$ 2.48 \\" in text
 
 
-def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(tmp_path: Path):
+def test_cost_is_counted_until_the_evaluation_that_reaches_the_target(tmp_path: Path):
     lines = [
         {"kind": "eval", "step": 0, "t": 0.0, "accuracy": 0.1},
         {"kind": "dispatch", "bytes_down": 1_000_000},
@@ -187,7 +187,7 @@ def test_what_is_spent_is_counted_until_the_evaluation_that_reaches_the_target(t
     assert to_target(0.7, "step").of(history) == float("inf")
 
 
-def test_accuracy_after_rounds_and_at_a_multiple_of_the_own_time(tmp_path: Path) -> None:
+def test_accuracy_is_read_after_rounds_and_at_a_multiple_of_the_target_time(tmp_path: Path) -> None:
     """The target .5 is reached at time 2, so three times its own time is 6."""
     evals = [(0, 0.0, 0.1), (5, 2.0, 0.5), (10, 5.0, 0.6), (15, 7.0, 0.7)]
     lines = [
@@ -205,7 +205,7 @@ def test_accuracy_after_rounds_and_at_a_multiple_of_the_own_time(tmp_path: Path)
     assert math.isnan(at_own_time({"digits": 0.9}, 3).of(history))
 
 
-def test_largest_eigenvalue_is_that_of_the_largest_magnitude() -> None:
+def test_largest_eigenvalue_has_the_largest_magnitude() -> None:
     """The matrix [[2, 1], [1, 2]] has the eigenvalues 1 and 3, and 2 - 5 of it has 3 - 5 and 1 - 5."""
     matrix = torch.tensor([[2.0, 1.0], [1.0, 2.0]])
     start = draw_direction([torch.zeros(2)], torch.Generator().manual_seed(0))
@@ -215,7 +215,7 @@ def test_largest_eigenvalue_is_that_of_the_largest_magnitude() -> None:
     assert find_largest_eigenvalue(lambda vector: [shifted @ vector[0]], start) == pytest.approx(-4, rel=1e-2)
 
 
-def test_flatness_of_a_softmax_regression_is_that_of_its_hessian(tmp_path: Path) -> None:
+def test_flatness_of_a_softmax_regression_agrees_with_its_hessian(tmp_path: Path) -> None:
     experiment = Experiment(dataset="digits", model=f"{__name__}:linear", lr=0.1, method="fedavg", rounds=1, quiet=True)
     experiment = experiment.model_copy(update={"engine": "local", "out": tmp_path / "run", "local_steps": 20})
     run(experiment)
@@ -237,7 +237,7 @@ def test_flatness_of_a_softmax_regression_is_that_of_its_hessian(tmp_path: Path)
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
+def test_methods_accept_the_options_of_every_recipe(name: str, size: Size):
     planned = RECIPES[name](Scale(size, Path("data")))
     assert planned.name == name
     for cell in planned.cells:
@@ -245,7 +245,7 @@ def test_every_recipe_asks_for_what_its_methods_know(name: str, size: Size):
 
 
 @pytest.mark.parametrize("size", ["quick", pytest.param("standard", marks=pytest.mark.slow)])
-def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
+def test_every_cell_on_images_can_be_run(size: Size, small_data: Path):
     """The model of every cell has enough units for its submodels."""
     cells = list[Cell]()
     for recipe in RECIPES.values():
@@ -261,7 +261,7 @@ def test_every_cell_on_pictures_can_be_run(size: Size, small_data: Path):
         build_run(cell.experiment.model_copy(update=small))
 
 
-def test_mistakes_are_told_before_anything_runs(tmp_path: Path):
+def test_wrong_arguments_are_refused_before_anything_runs(tmp_path: Path):
     with refuses("study", got="nothing"):
         run_study("nothing", RunOptions(quick=True, out=tmp_path))
     with refuses("quick"):
@@ -280,7 +280,7 @@ def test_command_of_a_study_lists_seeds_or_names_a_long_range() -> None:
     assert command_line("s", "quick", RunOptions(seeds=(*range(25), 30))).endswith("23 24 30")
 
 
-def test_a_changed_cell_is_another_directory(tmp_path: Path):
+def test_changed_cell_has_another_directory(tmp_path: Path):
     cell, changed = (Cell("a", Experiment(method="fedavg", lr=lr)) for lr in (0.1, 0.2))
     assert seed_experiment(cell, 0, tmp_path).out == seed_experiment(cell, 0, tmp_path).out
     assert (
@@ -307,7 +307,7 @@ execute_study(SMALL, Path({out!r}), 1, lambda run, left: None)
 
 
 @pytest.mark.slow
-def test_a_killed_study_goes_on_without_repeating_what_has_finished(tmp_path: Path):
+def test_killed_study_continues_without_repeating_finished_runs(tmp_path: Path):
     first, second, third = (seed_experiment(cell, 0, tmp_path).out for cell in GRID)
     root = Path(__file__).parents[3]
     process = subprocess.Popen([sys.executable, "-c", KILLED.format(out=str(tmp_path))], cwd=root)
@@ -333,7 +333,7 @@ def test_a_killed_study_goes_on_without_repeating_what_has_finished(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_run_cut_short_at_another_commit_begins_again(tmp_path: Path):
+def test_unfinished_run_of_another_commit_starts_again(tmp_path: Path):
     only = Study("only", "Only", GRID[:1], (ACCURACY,), "a", seeds=(0,))
     (first,) = execute_study(only, tmp_path, 1, lambda run, left: None)
     (first.directory / SUMMARY).unlink()
@@ -344,7 +344,7 @@ def test_a_run_cut_short_at_another_commit_begins_again(tmp_path: Path):
     assert History(again.directory).config == config
 
 
-def test_a_second_one_does_not_touch_the_runs_of_the_first(tmp_path: Path):
+def test_second_study_in_the_same_directory_is_refused(tmp_path: Path):
     with lock_directory(tmp_path, "running it"), refuses("out", str(tmp_path)):
         execute_study(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran"))
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
@@ -367,7 +367,7 @@ def test_a_finished_run_on_clients_of_the_data_is_not_repeated(tmp_path: Path):
     assert not has_ended(seed_experiment(longer, 0, tmp_path))
 
 
-def test_what_has_ended_as_another_method_runs_again(tmp_path: Path):
+def test_finished_run_of_a_changed_method_runs_again(tmp_path: Path):
     """The experiment is the same, but its method has changed, as between two versions of the code."""
     only = Study("only", "Only", GRID[:1], (ACCURACY,), "a", seeds=(0,))
     (first,) = execute_study(only, tmp_path, 1, lambda run, left: None)
@@ -379,7 +379,7 @@ def test_what_has_ended_as_another_method_runs_again(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_cell_that_does_not_fit_fails_alone_and_a_study_of_such_cells_is_a_mistake(tmp_path: Path):
+def test_cell_that_cannot_run_fails_alone_and_a_study_of_such_cells_is_refused(tmp_path: Path):
     narrow = Cell("ist", Experiment(method="ist", clients=10, hidden=(4,), rounds=1))
     both = Study("both", "Both", [GRID[0], narrow], (ACCURACY,), "a", seeds=(0,))
     fits, fails = execute_study(both, tmp_path, 1, lambda run, left: None)

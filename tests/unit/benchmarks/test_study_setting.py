@@ -14,7 +14,7 @@ from benchmarks.studies.study import Cell, Study
 from fedraa.config.experiment import Experiment
 
 
-def test_setting_states_what_a_repetition_needs() -> None:
+def test_setting_states_every_value_that_a_repetition_needs() -> None:
     common: dict[str, Any] = {"hidden": (64,), "batch_size": 16, "lr": 0.05, "time": 2.5, "clients": 10}
     rows: dict[str, dict[str, Any]] = {
         "fed-raa": {"method": "fed-raa", "eval_every": 1},
@@ -34,7 +34,7 @@ def test_setting_without_target_or_time_limit_omits_devices_and_evaluations() ->
     assert text.endswith("rounds 3, lr 0.05, momentum 0")
 
 
-def test_chance_level_on_emnist_is_that_of_its_62_classes() -> None:
+def test_chance_level_on_emnist_is_one_in_62_classes() -> None:
     """fedraa reads the split `byclass` of EMNIST: ten digits and 26 letters in two cases."""
     assert chance_level(RECIPES["fedsam_emnist"](Scale("paper", Path("data")))) == pytest.approx(100 / 62)
 

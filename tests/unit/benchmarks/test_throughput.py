@@ -19,6 +19,6 @@ from benchmarks.system.throughput import main
         ({"out": Path("nowhere/out.json")}, "out", ["nowhere"]),
     ],
 )
-def test_what_cannot_be_measured_is_refused_at_once(arguments: dict[str, Any], field: str, names: list[str]) -> None:
+def test_settings_that_cannot_be_measured_are_refused(arguments: dict[str, Any], field: str, names: list[str]) -> None:
     with refuses(field, *names):
         main(**arguments)

@@ -77,7 +77,7 @@ def test_the_order_of_drawing_favours_no_client():
     assert stats.ttest_rel(first, last).pvalue > 0.01
 
 
-def test_a_client_without_a_class_left_draws_from_the_remaining_rows():
+def test_client_draws_from_other_classes_when_its_class_is_used_up():
     """Both clients draw only class 0, which has 4 of 12 rows. When it is used up, they draw from the other classes."""
     classes = np.repeat([0, 1], [4, 8])
     rows = draw_equal_shards(classes, np.array([[1.0, 0], [1, 0]]), np.random.default_rng(0))
@@ -124,7 +124,7 @@ def test_gamma_mixes_the_prototypes():
         ("mixture(prototypes=0)", "prototypes"),
     ],
 )
-def test_a_concentration_of_zero_is_refused(partition, field):
+def test_mixture_parameter_that_is_not_positive_is_refused(partition, field):
     with refuses(f"partition.{field}"):
         make_partitioner(partition)
 

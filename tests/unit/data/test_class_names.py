@@ -16,7 +16,7 @@ def table(*names: str) -> Any:
     return SimpleNamespace(features={"image": None, "label": SimpleNamespace(names=list(names))})
 
 
-def test_another_order_of_classes_is_refused() -> None:
+def test_test_data_with_another_order_of_classes_are_refused() -> None:
     with refuses("dataset 'mine': label 1", "cat, dog, owl", "cat, owl, dog"):
         fl.FederatedDataset("mine", table("cat", "dog", "owl"), table("cat", "owl", "dog"))
     many = [str(place) for place in range(100)]
@@ -34,7 +34,7 @@ def test_the_same_order_of_classes_is_accepted() -> None:
     fl.FederatedDataset("mine", table("cat", "dog"), (np.zeros((2, 2)), [0, 1]))
 
 
-def test_images_of_a_list_of_rows(tmp_path: Path) -> None:
+def test_folder_images_are_read_by_a_list_of_rows(tmp_path: Path) -> None:
     for split in ("train", "test"):
         for place, name in enumerate(("a", "b")):
             (tmp_path / split / name).mkdir(parents=True)

@@ -48,7 +48,7 @@ def sizes(held: object) -> tuple[int, int, int]:
         np.array([ARRAY, None], object),
     ],
 )
-def test_numpy_arrays_count_as_arrays_wherever_they_are(held: object) -> None:
+def test_numpy_arrays_inside_any_object_count_as_arrays(held: object) -> None:
     arrays, files, copied = sizes(held)
     assert arrays == pytest.approx(BYTES, rel=0.01)
     assert files == 0
@@ -67,13 +67,13 @@ def test_numpy_arrays_count_as_arrays_wherever_they_are(held: object) -> None:
         [Image.fromarray(np.zeros((512, 512, 3), np.uint8)) for _ in range(4)],
     ],
 )
-def test_other_things_count_as_copied(held: object) -> None:
+def test_tensors_bytes_and_images_count_as_copied(held: object) -> None:
     arrays, files, copied = sizes(held)
     assert (arrays, files) == (0, 0)
     assert copied == pytest.approx(BYTES, rel=0.01)
 
 
-def test_arrays_that_are_mapped_from_files_are_not_in_memory(tmp_path: Path) -> None:
+def test_memory_mapped_arrays_count_as_files(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", ARRAY)
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     for held in (mapped, mapped[None], np.asarray(mapped)):
@@ -82,12 +82,12 @@ def test_arrays_that_are_mapped_from_files_are_not_in_memory(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", [np, torch])
 @pytest.mark.parametrize("more", [0, 2000])
-def test_data_sets_over_the_limit_are_held(kind: Any, more: int) -> None:
+def test_only_data_sets_over_the_limit_are_read_into_arrays(kind: Any, more: int) -> None:
     samples = kind.zeros(HELD_BYTES // 4 - 1000 + more, dtype=kind.float32)
     assert _is_held(TorchRows(Holder(x=samples))) == bool(more)
 
 
-def test_generators_are_found_once_and_in_order() -> None:
+def test_random_generators_are_found_once_and_in_order() -> None:
     numbers, python, mine = np.random.default_rng(0), random.Random(0), torch.Generator()
     state = np.random.RandomState(0)
     inner = [python, Refusing(rng=mine), numbers.bit_generator, random.SystemRandom()]
@@ -96,7 +96,7 @@ def test_generators_are_found_once_and_in_order() -> None:
     assert inspect_contents(held).generators == [numbers.bit_generator, python, mine, state]
 
 
-def test_code_that_names_itself_is_visited_once() -> None:
+def test_recursive_code_is_visited_once() -> None:
     state = np.random.RandomState(0)
 
     class Parent:

@@ -47,7 +47,7 @@ def save(tmp_path):
     return write
 
 
-def test_digits_are_standardised_and_split_the_same_stratified_way_always():
+def test_digits_are_standardised_and_always_have_the_same_stratified_split():
     first, second = (scaled(load_dataset("digits", None)) for _ in range(2))
     assert (first.x_train.shape, first.x_test.shape, first.classes) == ((1437, 1, 8, 8), (360, 1, 8, 8), 10)
     assert first.x_train.dtype == first.x_test.dtype == np.float32
@@ -60,7 +60,7 @@ def test_digits_are_standardised_and_split_the_same_stratified_way_always():
     assert abs(np.bincount(first.y_test) - everyone / 5).max() < 1
 
 
-def test_digits_are_those_that_scikit_learn_loads_and_splits():
+def test_digits_equal_the_data_and_the_split_of_scikit_learn():
     pixels, labels = load_digits(return_X_y=True)
     split = train_test_split(pixels, labels, test_size=0.2, random_state=0, stratify=labels)
     x_train, x_test = (part.reshape(-1, 1, 8, 8) for part in split[:2])
@@ -69,7 +69,7 @@ def test_digits_are_those_that_scikit_learn_loads_and_splits():
     assert all(map(np.array_equal, loaded, (x_train, x_test, *split[2:])))
 
 
-def test_what_a_run_does_not_need_is_not_imported(tmp_path):
+def test_run_does_not_import_packages_that_it_does_not_need(tmp_path):
     """The import of each of these packages takes nearly a second."""
     code = f"""
 import sys, fedraa, pathlib
@@ -92,7 +92,7 @@ def test_a_good_npz_file_loads(save):
     assert data.y_test.tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_bytes_and_their_fractions_make_the_same_images(save):
+def test_pixels_as_bytes_and_as_fractions_give_the_same_images(save):
     rng = np.random.default_rng(1)
     pixels = {key: rng.integers(0, 256, (n, 3, 5, 5), np.uint8) for key, n in (("x_train", 12), ("x_test", 6))}
     as_bytes = scaled(load_dataset(save(**arrays(**pixels)), None))
@@ -101,7 +101,7 @@ def test_bytes_and_their_fractions_make_the_same_images(save):
     assert as_bytes.x_test == pytest.approx(as_fractions.x_test, abs=1e-5)
 
 
-def test_integers_of_two_dimensions_are_tokens(save):
+def test_two_dimensional_integers_are_read_as_tokens(save):
     tokens = np.arange(48, dtype=np.int32).reshape(12, 4)
     data = load_dataset(save(**arrays(x_train=tokens, x_test=tokens[:6])), None)
     assert data.x_train.dtype == np.int64
@@ -133,14 +133,14 @@ def spoiled(key, index, value):
         ({"x_train": np.array([[object()]] * 12)}, "", ["allow_pickle=False"]),
     ],
 )
-def test_npz_with_wrong_array_is_refused_by_array(save, change, field, names):
+def test_npz_with_a_wrong_array_is_refused(save, change, field, names):
     path = save(**arrays(**change))
     with refuses(f"dataset {str(path)!r}{field}", *names) as caught:
         load_dataset(path, None)
     assert "\n" not in str(caught.value)
 
 
-def test_a_sample_that_is_not_finite_has_a_client_and_changes_no_other(save):
+def test_non_finite_sample_is_refused_with_its_client_and_excluded_from_scaling(save):
     data = load_dataset(save(**arrays(**spoiled("x_train", (2, 1), np.inf))), None)
     let_through = divide_dataset(data, DivisionSettings(Iid(), 3, seed=0, allow_nan=True, standardise=True)).x_train
     finite_rows = let_through[np.isfinite(let_through).all(axis=1)]
@@ -153,7 +153,7 @@ def test_a_sample_that_is_not_finite_has_a_client_and_changes_no_other(save):
         divide_dataset(nothing, DivisionSettings(Iid(), 3, seed=0, standardise=True))
 
 
-def test_an_npz_file_may_say_whose_its_rows_are(save):
+def test_npz_file_may_name_the_client_of_each_row(save):
     whose = {"clients_train": np.repeat(["ann", "bob", "cy"], 4), "clients_test": np.repeat(["ann", "bob", "cy"], 2)}
     data = load_dataset(save(**arrays(), **whose), None)
     dealt = divide_dataset(data, DivisionSettings(make_partitioner("natural"), 3, seed=0))
@@ -171,7 +171,7 @@ def test_an_npz_file_may_say_whose_its_rows_are(save):
         load_dataset(path, None)
 
 
-def test_npz_files_that_are_none_are_refused(tmp_path, save):
+def test_incomplete_or_damaged_npz_files_are_refused(tmp_path, save):
     path = save(x_train=np.zeros((2, 2)), y_test=np.zeros(2, int))
     field = f"dataset {str(path)!r}"
     with refuses(field, "y_train, x_test"):
@@ -228,14 +228,14 @@ def test_agnews_words_are_ranked_by_training_frequency(tmp_path):
     assert data.y_train.flags.writeable
 
 
-def test_agnews_keeps_the_most_frequent_words_and_the_first_of_a_text(tmp_path):
+def test_agnews_keeps_the_most_frequent_words_and_the_start_of_a_long_text(tmp_path):
     words = [f"w{i:05}" for i in range(11_000)]
     rows = "".join(f"0,{' '.join(words[i : i + 50])}\n" for i in range(0, 11_000, 50))
     long = "0," + "w00000 " * 70 + "\n"
     write_agnews(tmp_path, "label,text\n" + rows + long, "label,text\n0,w09997 w09998\n")
     data = load_dataset("agnews", tmp_path)
     assert data.x_train.max() == 9_999
-    # The vocabulary has 64 of the 70 words.
+    # The row has the first 64 of the 70 words.
     assert (data.x_train[-1] == 2).all()
     assert data.x_test[0, :3].tolist() == [9_999, 1, 0]
 
@@ -308,7 +308,7 @@ def check_mnist(data):
     assert np.sort(in_run) == pytest.approx(np.sort((pixels - pixels.mean()) / pixels.std()), abs=1e-5)
 
 
-def test_mnist_archives_are_extracted_beside_themselves(mnist_archives):
+def test_mnist_archives_are_extracted_into_their_folder(mnist_archives):
     check_mnist(load_dataset("mnist", mnist_archives))
     assert (mnist_archives / "MNIST" / "raw" / MNIST_FILES[0]).exists()
     for archive in (mnist_archives / "MNIST" / "raw").glob("*.gz"):
@@ -316,21 +316,21 @@ def test_mnist_archives_are_extracted_beside_themselves(mnist_archives):
     check_mnist(load_dataset("mnist", mnist_archives))
 
 
-def test_a_read_only_folder_is_left_as_it_is(mnist_archives):
+def test_mnist_loads_from_a_read_only_folder_without_writing(mnist_archives):
     mnist_archives.chmod(0o555)
     check_mnist(load_dataset("mnist", mnist_archives))
     mnist_archives.chmod(0o755)
     assert sorted(path.suffix for path in (mnist_archives / "MNIST" / "raw").iterdir()) == [".gz"] * 4
 
 
-def test_what_cannot_be_fetched_is_explained(mnist_archives):
+def test_corrupt_mnist_archive_that_cannot_be_downloaded_is_refused(mnist_archives):
     (mnist_archives / "MNIST" / "raw" / f"{MNIST_FILES[3]}.gz").write_bytes(b"corrupt")
     with refuses("dataset 'mnist'", str(mnist_archives), "torchvision.datasets.MNIST") as caught:
         load_dataset("mnist", mnist_archives)
     assert "\n" not in str(caught.value)
 
 
-def test_test_label_that_no_training_image_can_have_is_refused(tmp_path, monkeypatch):
+def test_image_test_label_beyond_the_training_classes_is_refused(tmp_path, monkeypatch):
     images, labels = np.zeros((20, 1, 28, 28), np.uint8), np.arange(20) % 10
     monkeypatch.setattr("fedraa.data.vision._load_arrays", lambda *_: (images, labels, images, labels + 1))
     with refuses(f"dataset 'mnist': y_test in {tmp_path}", got=10):
@@ -338,14 +338,14 @@ def test_test_label_that_no_training_image_can_have_is_refused(tmp_path, monkeyp
 
 
 @pytest.mark.skipif(not (REAL / "MNIST").is_dir(), reason=f"no MNIST in {REAL}")
-def test_the_real_mnist():
+def test_real_mnist_has_the_published_class_counts():
     data = load_dataset("mnist", REAL)
     assert data.x_train.shape == (60_000, 1, 28, 28)
     assert np.bincount(data.y_train)[:3].tolist() == [5923, 6742, 5958]  # as published
 
 
 @pytest.mark.skipif(not (REAL / "agnews").is_dir(), reason=f"no AG News in {REAL}")
-def test_the_real_agnews():
+def test_real_agnews_has_the_published_class_counts_and_few_unknown_words():
     data = load_dataset("agnews", REAL)
     assert np.bincount(data.y_test).tolist() == [1900, 1900, 1900, 1900]  # as published
     known = data.x_test[data.x_test > 0]
@@ -354,7 +354,7 @@ def test_the_real_agnews():
 
 
 @pytest.mark.skipif(not (REAL / "cifar10-subset.npz").is_file(), reason=f"no CIFAR-10 subset in {REAL}")
-def test_the_real_cifar10_subset():
+def test_real_cifar10_subset_has_the_expected_shape_and_deviations():
     data = load_dataset(str(REAL / "cifar10-subset.npz"), None)
     assert data.x_train.shape == (10_000, 3, 32, 32)
     # The values are bytes, and the run scales them.

@@ -45,7 +45,7 @@ def test_every_sample_has_exactly_one_client_and_every_client_a_sample(scheme, c
 
 
 @pytest.mark.parametrize("scheme", ["iid", "dirichlet", "labels"])
-def test_the_seed_alone_decides(scheme):
+def test_partition_depends_only_on_the_seed(scheme):
     y = labels(50)
     first, same, other = (split(y, y, 10, scheme, seed=seed) for seed in (3, 3, 4))
     assert np.array_equal(first.train.order, same.train.order)
@@ -53,7 +53,7 @@ def test_the_seed_alone_decides(scheme):
     assert not np.array_equal(first.train.order, other.train.order)
 
 
-def test_iid_shards_are_equal_runs_of_a_shuffle():
+def test_iid_shards_have_equal_sizes_and_balanced_classes():
     y = labels(1003)
     dealt = split(y, labels(101), 10, "iid")
     assert set(np.diff(dealt.train.offsets)) == {1003}
@@ -84,7 +84,7 @@ def test_a_test_shard_has_the_class_proportions_of_its_training_shard(scheme):
 
 
 @pytest.mark.parametrize(("clients", "per_client"), [(10, 2), (7, 3), (100, 5), (13, 10), (10, 1)])
-def test_label_limited_clients_hold_so_many_labels_and_labels_so_many_holders(clients, per_client):
+def test_labels_partition_limits_labels_per_client_and_divides_each_evenly(clients, per_client):
     y = labels(400)
     held = counts(split(y, y, clients, f"labels(per_client={per_client})").train, y)
     assert ((held > 0).sum(axis=1) == per_client).all()
@@ -105,7 +105,7 @@ def test_rounding_does_not_favour_the_same_clients_in_every_class():
         assert np.ptp(sizes) < 10
 
 
-def test_a_client_without_a_sample_is_named_with_the_remedy():
+def test_partition_that_leaves_a_client_without_samples_is_refused():
     with refuses("clients", "30", got=31):
         split(labels(3), labels(3), 31, "iid")
     with refuses("partition", "larger dirichlet"):
@@ -149,7 +149,7 @@ def test_the_number_of_calls_does_not_grow_with_the_clients(scheme):
     assert np.diff(dealt[0].train.offsets).min() >= 1
 
 
-def test_federate_makes_each_client_one_run_of_rows():
+def test_federate_stores_the_rows_of_each_client_contiguously():
     x = np.arange(6, dtype=np.float32)[:, None]
     y = np.array([0, 1, 0, 1, 0, 1])
     dataset = Dataset("six", x, y, x[:2], y[:2], classes=2)

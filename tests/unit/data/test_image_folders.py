@@ -49,12 +49,12 @@ def test_linked_class_folders_are_read(root: Path) -> None:
     assert counts(root) == [3, 3, 4]
 
 
-def test_link_that_leads_back_is_followed_once(root: Path) -> None:
+def test_cyclic_folder_link_adds_no_images(root: Path) -> None:
     (root / "train" / "cat" / "back").symlink_to(root / "train")
     assert counts(root) == [3, 3]
 
 
-def test_hidden_files_and_folders_are_passed_over(root: Path) -> None:
+def test_hidden_files_and_folders_are_ignored(root: Path) -> None:
     for hidden in (".ipynb_checkpoints", "__MACOSX", "cat/.thumbnails"):
         (root / "train" / hidden).mkdir()
         image().save(root / "train" / hidden / "0.png")
@@ -64,7 +64,7 @@ def test_hidden_files_and_folders_are_passed_over(root: Path) -> None:
     assert counts(root) == [3, 3]
 
 
-def test_files_that_are_no_images_by_name_are_counted(root: Path) -> None:
+def test_warning_counts_the_files_that_are_not_images(root: Path) -> None:
     (root / "train" / "cat" / "a.heic").write_text("x")
     (root / "train" / "notes.txt").write_text("x")
     with pytest.warns(fl.RunWarning, match=" 2 files "):
@@ -72,7 +72,7 @@ def test_files_that_are_no_images_by_name_are_counted(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.JPG", "x.webp", "x.gif", "x.bmp", "x.tiff"])
-def test_kinds_of_files_are_read(name: str, root: Path) -> None:
+def test_common_image_formats_are_read(name: str, root: Path) -> None:
     image().save(root / "train" / "dog" / name)
     assert counts(root) == [3, 4]
     x, _ = read_folder(str(root)).train.read(np.arange(7))
@@ -84,7 +84,7 @@ def test_kinds_of_files_are_read(name: str, root: Path) -> None:
     [("L", "x.png"), ("1", "x.png"), ("P", "x.png"), ("RGBA", "x.png"), ("LA", "x.png"), ("CMYK", "x.jpg")],
 )
 @pytest.mark.parametrize("size", [None, 4])
-def test_image_of_another_mode_among_colours_becomes_rgb(mode: str, name: str, size: int | None, root: Path) -> None:
+def test_image_of_another_mode_among_rgb_images_becomes_rgb(mode: str, name: str, size: int | None, root: Path) -> None:
     path = root / "train" / "dog" / name
     image(mode).save(path)
     rows = read_folder(str(root), size=size).train
@@ -106,7 +106,7 @@ def test_images_that_are_all_grey_have_one_channel(root: Path) -> None:
     assert x.shape == (6, 1, 8, 8)
 
 
-def test_the_shown_call_reads_images_of_different_sizes(root: Path) -> None:
+def test_call_in_the_error_message_reads_images_of_different_sizes(root: Path) -> None:
     image(size=(9, 5)).save(root / "train" / "dog" / "x.png")
     with refuses(f"dataset: {root}/train/dog/x.png", "9 x 5") as mistake:
         load_dataset(f"folder:{root}", None)
@@ -141,7 +141,7 @@ def test_the_shown_call_reads_images_of_different_sizes(root: Path) -> None:
         ),
     ],
 )
-def test_folder_that_cannot_be_read_is_refused_by_file(
+def test_error_about_an_unreadable_image_folder_names_the_file(
     change: Callable[[Path], Any], file: str, shown: str, root: Path
 ) -> None:
     change(root)
@@ -152,6 +152,6 @@ def test_folder_that_cannot_be_read_is_refused_by_file(
 
 
 @pytest.mark.parametrize("size", [0, -1, "64", 2.5, True])
-def test_size_that_is_no_number_of_pixels_is_refused(size: Any, root: Path) -> None:
+def test_size_that_is_not_a_positive_integer_is_refused(size: Any, root: Path) -> None:
     with refuses("size", got=size):
         read_folder(str(root), size=size)

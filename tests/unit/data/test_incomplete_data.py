@@ -65,17 +65,17 @@ def test_array_with_masked_or_wrong_values_is_refused(change: dict[str, Any], fi
         ((X, NAN_Y), "labels row 3"),
     ],
 )
-def test_masked_samples_of_clients_are_refused(train: Any, field: str) -> None:
+def test_masked_or_nan_samples_of_clients_are_refused(train: Any, field: str) -> None:
     with refuses(f"dataset 'mine': {field}"):
         divide_dataset(fl.FederatedDataset("mine", train, (X, Y)), DivisionSettings(Iid(), 1, seed=0))
 
 
-def test_a_mask_that_hides_nothing_is_no_mask() -> None:
+def test_array_with_an_empty_mask_is_accepted_as_a_plain_array() -> None:
     converted = as_dataset(fl.Dataset("mine", np.ma.array(X), np.ma.array(Y), X, Y))
     assert np.array_equal(converted.x_train, X)
     assert not isinstance(converted.x_train, np.ma.MaskedArray)
 
 
-def test_classes_are_counted() -> None:
+def test_classes_are_counted_if_the_data_set_does_not_state_them() -> None:
     assert as_dataset(fl.Dataset("mine", X, Y, X, Y)).classes == 3
     assert as_dataset(fl.Dataset("mine", X, Y, X, Y, classes=5)).classes == 5

@@ -1,4 +1,4 @@
-"""Data sets of torch and of Hugging Face in each form that users have them: the samples, or the form that works."""
+"""Data sets of torch and Hugging Face in many forms: their samples, or an error that shows the form that works."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +40,7 @@ def read(data: Any, **columns: str) -> tuple[Any, Any]:
         (lambda: (torch.from_numpy(X), Y.tolist()), range(12)),
     ],
 )
-def test_data_sets_give_their_samples(make: Callable[[], Any], places: Any) -> None:
+def test_every_supported_form_of_data_gives_its_samples(make: Callable[[], Any], places: Any) -> None:
     x, y = read(make())
     np.testing.assert_array_equal(x, X[list(places)])
     np.testing.assert_array_equal(y, Y[list(places)])
@@ -101,7 +101,7 @@ def test_arrays_of_other_types_are_refused_with_the_conversion(change: dict[str,
         as_dataset(fl.Dataset("mine", **arrays, classes=2))
 
 
-def test_integer_features_are_answered_with_the_conversion() -> None:
+def test_error_about_integer_features_shows_the_conversion() -> None:
     x = np.arange(60).reshape(12, 5)
     with pytest.raises(ValueError, match=r"model 'mlp'.*astype\('float32'\)"):
         fl.run(dataset=fl.Dataset("mine", x, Y, x, Y, 2), method="fedavg", rounds=1, clients=2, engine="local")
@@ -142,7 +142,7 @@ def test_formatted_tables_give_the_same_samples(kind: str | None) -> None:
     np.testing.assert_array_equal(y, Y)
 
 
-def test_function_of_the_user_makes_samples_and_labels() -> None:
+def test_labels_of_a_custom_table_format_come_from_the_formatted_rows() -> None:
     _, y = read(Formatted("custom"))
     np.testing.assert_array_equal(y, 1 - Y)
 
@@ -152,7 +152,7 @@ def hugging_face() -> Any:
 
 
 @pytest.mark.parametrize("kind", [None, "torch", "numpy", "pandas", "arrow"])
-def test_tables_of_hugging_face_give_the_same_in_every_format(kind: str | None) -> None:
+def test_hugging_face_tables_give_the_same_samples_in_every_format(kind: str | None) -> None:
     table = hugging_face().Dataset.from_dict({"image": X.tolist(), "label": Y.tolist()})
     x, y = read(table.with_format(kind))
     np.testing.assert_array_equal(x.astype(np.float32), X)

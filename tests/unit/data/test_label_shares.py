@@ -17,22 +17,22 @@ def make_samples(client: int) -> tuple[np.ndarray, np.ndarray]:
     return np.random.default_rng(client).standard_normal((len(y), 5)).astype(np.float32), y
 
 
-def dealt() -> fl.Dataset:
+def stored_data() -> fl.Dataset:
     x, y = (np.concatenate(parts) for parts in zip(make_samples(0), make_samples(1), strict=True))
     return fl.Dataset("dealt", x, y, x, y, classes=3)
 
 
-def made() -> fl.FederatedDataset:
+def generated_data() -> fl.FederatedDataset:
     return fl.FederatedDataset("made", make_samples, make_samples(0), 3, sizes=4)
 
 
-@pytest.mark.parametrize("make_dataset", [dealt, made])
+@pytest.mark.parametrize("make_dataset", [stored_data, generated_data])
 def test_label_shares_count_the_samples_of_all_clients(make_dataset: Callable[[], object]) -> None:
     experiment = fl.Experiment(method="fed-quilt", clients=2, updates=1, engine="local")
     assert build_run(experiment, dataset=make_dataset()).label_shares == pytest.approx(SHARES)
 
 
-@pytest.mark.parametrize("make_dataset", [dealt, made])
+@pytest.mark.parametrize("make_dataset", [stored_data, generated_data])
 def test_label_overlap_compares_each_client_with_all(make_dataset: Callable[[], object]) -> None:
     """Client 0 has the shares .75, .25, 0 and client 1 has .75, 0, .25; both overlap by .75 + .125 with all data."""
     experiment = fl.Experiment(method="fed-quilt", clients=2, updates=1, engine="local", partition=None)
@@ -44,10 +44,10 @@ def test_label_overlap_compares_each_client_with_all(make_dataset: Callable[[], 
 
 def test_label_overlap_of_the_clients_own_data_is_exact() -> None:
     experiment = fl.Experiment(method="fed-quilt", clients=2, updates=1, engine="local")
-    assert build_run(experiment, dataset=made()).label_overlap == pytest.approx(0.875)
+    assert build_run(experiment, dataset=generated_data()).label_overlap == pytest.approx(0.875)
 
 
 def test_labels_are_not_measured_if_the_method_does_not_need_them() -> None:
     experiment = fl.Experiment(method="fedavg", clients=2, rounds=1, engine="local")
-    run = build_run(experiment, dataset=made())
+    run = build_run(experiment, dataset=generated_data())
     assert (run.label_shares, run.label_overlap) == (None, 1.0)

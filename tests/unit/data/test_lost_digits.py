@@ -19,10 +19,10 @@ Y = np.arange(100) % 2
 PLAIN = np.random.default_rng(0).normal(size=(100, 2))
 # Neighbours of float32 are 128 apart here, so 100 seconds are rounded to two values.
 TIMES = np.stack([PLAIN[:, 0], 1_700_000_000.0 + np.arange(100)], axis=1)
-SAID = r"feature 1 .* 1\.7e\+09 .* 99, .*float32 .* 2 of 100 "
+WARNING = r"feature 1 .* 1\.7e\+09 .* 99, .*float32 .* 2 of 100 "
 
 
-def sentences(function: Any, *args: Any) -> list[str]:
+def warning_texts(function: Any, *args: Any) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         function(*args)
@@ -30,44 +30,44 @@ def sentences(function: Any, *args: Any) -> list[str]:
     return [str(item.message) for item in caught]
 
 
-def test_arrays_name_the_feature() -> None:
-    with pytest.warns(RunWarning, match=f"^x_train: {SAID}.*; subtract its mean"):
+def test_warning_about_arrays_names_the_feature() -> None:
+    with pytest.warns(RunWarning, match=f"^x_train: {WARNING}.*; subtract its mean"):
         as_dataset(fl.Dataset("mine", TIMES, Y, PLAIN, Y, classes=2))
-    assert len(sentences(as_dataset, fl.Dataset("mine", TIMES, Y, PLAIN, Y, classes=2))) == 1
-    assert sentences(as_dataset, fl.Dataset("mine", TIMES - TIMES[0], Y, PLAIN, Y, classes=2)) == []
+    assert len(warning_texts(as_dataset, fl.Dataset("mine", TIMES, Y, PLAIN, Y, classes=2))) == 1
+    assert warning_texts(as_dataset, fl.Dataset("mine", TIMES - TIMES[0], Y, PLAIN, Y, classes=2)) == []
 
 
-def test_several_inputs_name_the_input() -> None:
+def test_warning_about_several_inputs_names_the_input() -> None:
     inputs = {"a": TIMES}, {"a": PLAIN}
-    with pytest.warns(RunWarning, match=rf"^x_train\['a'\]: {SAID}"):
+    with pytest.warns(RunWarning, match=rf"^x_train\['a'\]: {WARNING}"):
         as_dataset(fl.Dataset("mine", inputs[0], Y, inputs[1], Y, classes=2))
 
 
 @pytest.mark.parametrize("standardise", [False, True])
 @pytest.mark.parametrize("read_by_row", [False, True])
-def test_samples_of_clients(*, read_by_row: bool, standardise: bool) -> None:
+def test_samples_of_clients_cause_one_warning(*, read_by_row: bool, standardise: bool) -> None:
     train: Any = [(x, int(y)) for x, y in zip(TIMES, Y, strict=True)] if read_by_row else (TIMES, Y)
     data = fl.FederatedDataset("mine", train, (PLAIN, Y))
-    warned = sentences(divide_dataset, data, DivisionSettings(Iid(), 2, seed=0, standardise=standardise))
+    warned = warning_texts(divide_dataset, data, DivisionSettings(Iid(), 2, seed=0, standardise=standardise))
     assert len(warned) == 1
     assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", warned[0])
 
 
 @pytest.mark.parametrize("standardise", [False, True])
-def test_samples_that_a_function_makes(*, standardise: bool) -> None:
+def test_generated_samples_cause_one_warning(*, standardise: bool) -> None:
     data = fl.FederatedDataset("mine", lambda client: (TIMES, Y), (PLAIN, Y), sizes=100, classes=2)
-    warned = sentences(divide_dataset, data, DivisionSettings(Iid(), 2, seed=0, standardise=standardise))
+    warned = warning_texts(divide_dataset, data, DivisionSettings(Iid(), 2, seed=0, standardise=standardise))
     assert len(warned) == 1
     assert re.search(r"feature 1 .* 1\.7e\+09 .*float32 ", warned[0])
 
 
-def test_files(tmp_path: Path) -> None:
+def test_warning_about_a_file_names_the_feature_or_column(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x_train=TIMES, y_train=Y, x_test=PLAIN, y_test=Y)
-    with pytest.warns(RunWarning, match=f"^x_train: {SAID}"):
+    with pytest.warns(RunWarning, match=f"^x_train: {WARNING}"):
         load_dataset(str(tmp_path / "a.npz"))
     rows = "".join(f"{a},{b:.0f},{y}\n" for (a, b), y in zip(TIMES, Y, strict=True))
     (tmp_path / "a.csv").write_text(f"a,when,label\n{rows}")
-    warned = [text for text in sentences(load_dataset, str(tmp_path / "a.csv")) if "float32" in text]
+    warned = [text for text in warning_texts(load_dataset, str(tmp_path / "a.csv")) if "float32" in text]
     assert len(warned) == 1
     assert re.match(r"dataset '.*a\.csv': column 'when' .* 1\.7e\+09 ", warned[0])
 
@@ -89,5 +89,5 @@ def test_files(tmp_path: Path) -> None:
         (PLAIN + 1000, 0),
     ],
 )
-def test_which_values_warn(x: Any, count: int) -> None:
-    assert len(sentences(warn_lost_digits, "x", x)) == count
+def test_values_warn_only_if_float32_loses_their_differences(x: Any, count: int) -> None:
+    assert len(warning_texts(warn_lost_digits, "x", x)) == count

@@ -43,7 +43,7 @@ def test_femnist_of_leaf_has_the_images_of_each_writer(tmp_path):
 
 
 @pytest.mark.parametrize("below", [".", "data", "data/femnist", "data/femnist/data"])
-def test_the_folder_of_the_user_may_be_any_folder_above_the_files(below, tmp_path):
+def test_data_dir_may_be_any_folder_above_the_files(below, tmp_path):
     write_leaf(tmp_path, "femnist", [{"a": (images(1), [0])}], [{"a": (images(2), [1])}])
     if below == "data":
         shutil.move(tmp_path / "data" / "femnist" / "data", tmp_path / "data" / "here")
@@ -65,7 +65,7 @@ def test_users_of_several_files_are_merged_and_users_without_samples_ignored(tmp
     dealt = deal(load_dataset("femnist", tmp_path), 2)
     assert dealt.names == ("a", "b")
     assert [dealt.client(client)[1].tolist() for client in range(2)] == [[0, 2], [1]]
-    # The test user z, whom `-t user` draws, has no training samples and is no client.
+    # The option `-t user` draws the test user z, which has no training samples and is not a client.
     assert len(dealt.dataset.y_test) == 2
     assert dealt.test_of(1)[1].tolist() == []
 
@@ -92,7 +92,7 @@ def test_malformed_samples_are_refused_with_the_file_and_the_user(x, y, shown, t
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"users": {}}', '{"users": ["a"]}'])
-def test_files_of_another_kind_are_refused(content, tmp_path):
+def test_json_files_that_are_not_in_the_form_of_leaf_are_refused(content, tmp_path):
     root = write_leaf(tmp_path, "femnist", [{"a": (images(1), [0])}], [{"a": (images(2), [1])}])
     path = root / "test" / "other.json"
     path.write_text(content)
@@ -130,7 +130,7 @@ def png(pixels):
     return {"bytes": stream.getvalue(), "path": None}
 
 
-def test_femnist_of_hugging_face(tmp_path):
+def test_femnist_of_hugging_face_is_divided_by_writer(tmp_path):
     pytest.importorskip("pyarrow", reason="the extra huggingface is not installed")
     import pandas as pd
 

@@ -20,7 +20,7 @@ def window(text):
     return (text * 80)[:80]
 
 
-def test_shakespeare_of_leaf(tmp_path):
+def test_shakespeare_of_leaf_has_the_character_windows_of_each_role(tmp_path):
     train = [{"PLAY_A": ([window("ab"), window("\n}")], ["e", " "]), "PLAY_B": ([window("Zé")], ["é"])}]
     test = [{"PLAY_A": ([window("c")], ["d"])}]
     write_leaf(tmp_path, "shakespeare", train, test, hierarchies=["PLAY", "PLAY"])
@@ -31,7 +31,7 @@ def test_shakespeare_of_leaf(tmp_path):
     assert x[0, :3].tolist() == [CHARACTERS.index("a"), CHARACTERS.index("b"), CHARACTERS.index("a")]
     assert x[1, :2].tolist() == [0, 79]
     assert y.tolist() == [CHARACTERS.index("e"), 1]
-    # A character that is none of LEAF's becomes a space, number 1.
+    # A character that LEAF does not know becomes a space, number 1.
     assert dealt.client(1)[0][0, :2].tolist() == [CHARACTERS.index("Z"), 1]
     assert dealt.client(1)[1].tolist() == [1]
     assert dealt.test_of(0)[1].tolist() == [CHARACTERS.index("d")]
@@ -43,7 +43,7 @@ def test_shakespeare_of_leaf(tmp_path):
     assert y[:, -1].tolist() == [CHARACTERS.index("e"), 1]
 
 
-def test_shakespeare_of_hugging_face(tmp_path):
+def test_shakespeare_of_hugging_face_is_divided_by_role(tmp_path):
     import pandas as pd
 
     rows = {"character_id": [7] * 10 + [8] * 4, "x": [window(c) for c in "abcdefghijklmn"], "y": list("ABCDEFGHIJKLMN")}
@@ -72,7 +72,7 @@ def test_characters_at_the_ends_of_windows_are_kept(tmp_path):
     assert [CHARACTERS[code] for code in y] == [" ", '"']
 
 
-def test_shakespeare_as_plain_text(tmp_path):
+def test_shakespeare_as_plain_text_has_long_roles_as_clients(tmp_path):
     """Role A has 30 + 1 + 1,969 = 2,000 characters and is a client. B has 1,999. The last 400 are the test text."""
     drawn = np.random.default_rng(1).choice(list("abc \n"), 1960)
     text = "".join(drawn).replace("\n\n", "ab").strip().ljust(1969, "x")
@@ -97,7 +97,7 @@ def test_shakespeare_as_plain_text(tmp_path):
     np.testing.assert_array_equal(y.ravel(), codes[1:1521])
 
 
-def test_byte_order_mark_is_no_part_of_a_role(tmp_path):
+def test_byte_order_mark_is_not_part_of_a_role(tmp_path):
     text = f"A:\n{'y' * 1000}\n\nA:\n{'z' * 999}\n"
     (tmp_path / "input.txt").write_text(text, encoding="utf-8-sig")
     assert deal(load_dataset("shakespeare", tmp_path), 1).names == ("A",)
@@ -120,7 +120,7 @@ def tweet(text, user):
     return ["1467810369", "Mon Apr 06 22:19:45 PDT 2009", "NO_QUERY", user, text]
 
 
-def test_sent140_of_leaf(tmp_path):
+def test_sent140_of_leaf_has_the_word_ids_of_each_user(tmp_path):
     train = [{"ann": ([tweet("Good good DAY!", "ann"), tweet("a bad day", "ann")], [1, 0])}]
     write_leaf(tmp_path, "sent140", train, [{"ann": ([tweet("good new day", "ann")], [1])}])
     dealt = deal(load_dataset("sent140", tmp_path), 1)
@@ -142,7 +142,7 @@ def test_a_run_of_clients_without_test_samples_replays(tmp_path):
     assert "consistent" in fl.replay(history.directory)
 
 
-def test_sent140_of_hugging_face(tmp_path):
+def test_sent140_of_hugging_face_is_divided_by_user(tmp_path):
     pytest.importorskip("pyarrow", reason="the extra huggingface is not installed")
     import pandas as pd
 
@@ -181,7 +181,7 @@ def comment(words):
     return [inputs[part] for part in cut], y
 
 
-def test_reddit_of_leaf(tmp_path):
+def test_reddit_of_leaf_pads_comments_and_ignores_trivial_targets(tmp_path):
     comments = [comment(["b", "a"]), comment(["b"] * 11), comment(["a"]), comment(["a"] * 9)]
     train = [{"1": ([comments[0][0], comments[1][0]], [comments[0][1], comments[1][1]])}]
     test = [{"1": ([comments[2][0], comments[3][0]], [comments[2][1], comments[3][1]])}]
@@ -233,7 +233,7 @@ def write_stackoverflow(path, rows):
     database.close()
 
 
-def test_stackoverflow_of_tensorflow_federated(tmp_path):
+def test_stackoverflow_users_have_training_and_test_sentences(tmp_path):
     long = " ".join(["how"] * 200)
     rows = [("train", "12", "how to"), ("train", "12", long), ("test", "12", "to where"), ("train", "13", "how")]
     rows += [("heldout", "14", "how"), ("test", "15", "how")]

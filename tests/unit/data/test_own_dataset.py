@@ -57,7 +57,7 @@ def broken() -> fl.Dataset:
         {"x_train": torch.from_numpy(X).requires_grad_()},
     ],
 )
-def test_what_can_be_made_right_is(change: dict[str, Any]) -> None:
+def test_convertible_arrays_are_converted_to_the_expected_types(change: dict[str, Any]) -> None:
     converted = as_dataset(dataset(**change))
     for x, right in ((converted.x_train, X), (converted.y_train, Y), (converted.y_test, Y_TEST)):
         assert np.array_equal(x, right)
@@ -69,12 +69,12 @@ def test_what_can_be_made_right_is(change: dict[str, Any]) -> None:
     assert (converted.name, converted.classes, type(converted.classes)) == ("mine", 3, int)
 
 
-def test_what_is_right_is_not_copied() -> None:
+def test_arrays_of_the_expected_types_are_not_copied() -> None:
     converted, right = as_dataset(dataset()), dataset()
     assert all(getattr(converted, name) is getattr(right, name) for name in ("x_train", "y_train", "x_test", "y_test"))
 
 
-def test_integers_of_two_dimensions_are_tokens_and_bytes_are_not() -> None:
+def test_two_dimensional_integers_are_read_as_tokens_but_bytes_are_not() -> None:
     tokens = RNG.integers(0, 9, (40, 6), np.int32)
     assert as_dataset(dataset(x_train=tokens, x_test=tokens[:12])).x_train.dtype == np.int64
     assert as_dataset(dataset(x_train=tokens.astype(np.uint8), x_test=X_TEST)).x_train.dtype == np.float32
@@ -135,7 +135,7 @@ def test_wrong_arrays_are_refused_before_the_start(
         (fl.Dataset(X, Y, X, Y, 2), "dataset name", "fedraa.Dataset(name, x_train, "),  # type: ignore[arg-type]
     ],
 )
-def test_objects_that_are_no_data_set_are_refused_with_the_form_that_works(data: Any, field: str, shown: str) -> None:
+def test_object_that_is_not_a_data_set_is_refused_with_the_form_that_works(data: Any, field: str, shown: str) -> None:
     with refuses(field, shown):
         fl.run(fl.Experiment(clients=2, engine="local"), dataset=data)
 
@@ -144,13 +144,13 @@ def test_objects_that_are_no_data_set_are_refused_with_the_form_that_works(data:
     ("name", "folder", "expected"),
     [("made", Path("somewhere"), "in somewhere"), ("sized", None, "mine"), ("sized(rows=20)", None, "mine")],
 )
-def test_a_function_makes_one(name: str, folder: Path | None, expected: str) -> None:
+def test_function_may_make_the_data_set(name: str, folder: Path | None, expected: str) -> None:
     data = load_dataset(f"{__name__}:{name}", folder)
     assert data.name == expected
     assert len(data.x_train) == (20 if "20" in name else 40)
 
 
-def test_data_dir_of_a_function_that_takes_none_is_refused() -> None:
+def test_data_dir_is_refused_for_a_function_without_that_argument() -> None:
     with refuses("data_dir", ":sized", got=Path("somewhere")):
         load_dataset(f"{__name__}:sized", Path("somewhere"))
 
@@ -163,7 +163,7 @@ def test_data_dir_of_a_function_that_takes_none_is_refused() -> None:
         ("digit", "digits?"),
     ],
 )
-def test_names_that_give_no_data_set_are_refused(name: str, shown: str) -> None:
+def test_name_that_yields_no_data_set_is_refused(name: str, shown: str) -> None:
     with refuses("dataset", shown):
         load_dataset(name, None)
 
@@ -181,7 +181,7 @@ def test_functions_that_cannot_be_called_are_refused(name: str, shown: str) -> N
         load_dataset(name, None)
 
 
-def test_a_run_of_tensors_is_the_run_of_arrays(tmp_path: Path) -> None:
+def test_tensors_and_arrays_give_the_same_model(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"clients": 3, "engine": "local", "updates": 4, "quiet": True, "hidden": (8,)}
     tensors = dataset(x_train=torch.tensor(X, dtype=torch.float64), y_train=torch.tensor(Y, dtype=torch.int32))
     of_tensors, of_arrays = (
@@ -228,7 +228,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., in
     return lambda *words: main(["run", *flags, str(tmp_path / "run"), *words])
 
 
-def test_the_command_line_takes_them_all(
+def test_command_line_accepts_user_defined_data_partition_metric_and_devices(
     command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = "--dataset my_ext:load --data-dir here --partition my_ext:halves --metrics my_ext:sure"
@@ -242,7 +242,7 @@ def test_the_command_line_takes_them_all(
     assert history.config["experiment"]["compute"] == "my_ext:devices"
 
 
-def test_the_command_line_refuses_in_one_sentence(
+def test_command_line_refuses_a_wrong_data_set_function_in_one_line(
     command: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("--dataset", "my_ext:halves") == 2

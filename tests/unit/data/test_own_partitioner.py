@@ -1,4 +1,4 @@
-"""User-defined partitioners: the shards that they deal, and the errors about malformed ones."""
+"""User-defined partitioners: their shards, and the errors about malformed partitions."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def shards(partitioner: object, clients: int = 3) -> tuple[list[Any], list[Any]]
     return train, test
 
 
-def test_training_rows_are_as_assigned_and_test_rows_of_the_same_classes() -> None:
+def test_clients_train_on_the_assigned_rows_and_test_on_the_same_classes() -> None:
     train, test = shards(ByParity())
     # Labels 0 and 2 are even: rows 0, 2, 3, 5, ... come first. 40 of 60 rows are even, so client 2 has all odd ones.
     assert train[0].tolist()[:4] == [0, 2, 3, 5]
@@ -59,12 +59,12 @@ def test_training_rows_are_as_assigned_and_test_rows_of_the_same_classes() -> No
 
 
 @pytest.mark.parametrize("partition", [ByParity, ByParity(), ByParity().assign, f"{__name__}:ByParity"])
-def test_a_class_an_object_a_function_and_a_path_are_the_same(partition: object) -> None:
+def test_partitioner_may_be_a_class_an_object_a_function_or_a_path(partition: object) -> None:
     for dealt, expected in zip(shards(partition), shards(ByParity()), strict=True):
         assert [rows.tolist() for rows in dealt] == [rows.tolist() for rows in expected]
 
 
-def test_a_function_draws_from_the_seed() -> None:
+def test_partitioner_function_draws_from_the_seed() -> None:
     train, test = shards(one_class_each)
     again, _ = shards(f"{__name__}:one_class_each")
     assert [set(Y[rows]) for rows in train] == [set(Y_TEST[rows]) for rows in test] == [{0}, {1}, {2}]
@@ -72,14 +72,14 @@ def test_a_function_draws_from_the_seed() -> None:
     assert train[0].tolist() != sorted(train[0])
 
 
-def test_rows_may_be_left_out_and_with_a_class_its_test_rows() -> None:
+def test_partitioner_may_omit_rows_and_whole_classes() -> None:
     # Rows 0 and 1 have the labels 0 and 1.
     train, test = shards(Few(1), clients=2)
     assert [rows.tolist() for rows in train] == [[0], [1]]
     assert [sorted(rows) for rows in test] == [list(range(20)), list(range(20, 40))]
 
 
-def test_values_are_given_by_flags_as_text_or_as_objects() -> None:
+def test_partitioner_values_may_come_from_options_text_or_objects() -> None:
     assert make_partitioner("dirichlet", dirichlet=0.1) == Dirichlet(0.1)
     assert make_partitioner({"kind": "dirichlet"}, dirichlet=0.1) == Dirichlet(0.1)
     assert make_partitioner("dirichlet(alpha=0.2)", dirichlet=0.1) == Dirichlet(0.2)
@@ -90,7 +90,7 @@ def test_values_are_given_by_flags_as_text_or_as_objects() -> None:
 
 
 @pytest.mark.parametrize("built_in", [Iid(), Dirichlet(5.0), Labels(2)])
-def test_what_is_built_in_can_be_asked_by_an_own_one(built_in: Any) -> None:
+def test_custom_partitioner_can_extend_a_built_in_one(built_in: Any) -> None:
     class Reversed(type(built_in)):  # type: ignore[misc]
         def assign(self, labels: Any, clients: int, rng: np.random.Generator) -> Sequence[Any]:
             return list(super().assign(labels, clients, rng))[::-1]
@@ -103,7 +103,7 @@ def test_what_is_built_in_can_be_asked_by_an_own_one(built_in: Any) -> None:
         assert custom.order[:20].tolist() == expected.order[40:].tolist()
 
 
-def giving(rows: Any) -> Callable[..., Any]:
+def returning(rows: Any) -> Callable[..., Any]:
     def mine(labels: Any, clients: int, rng: np.random.Generator) -> Any:
         return rows
 
@@ -125,9 +125,9 @@ def giving(rows: Any) -> Callable[..., Any]:
         (np.zeros((3, 2, 2), int), "mine for client 0", ["int64 [2, 2]"]),
     ],
 )
-def test_wrong_partition_is_refused_by_name_client_and_row(rows: Any, field: str, names: list[str]) -> None:
+def test_wrong_partition_is_refused_with_partitioner_client_and_row(rows: Any, field: str, names: list[str]) -> None:
     with refuses(f"partition: {field}", *names):
-        divide_samples(make_partitioner(giving(rows)), Y, Y_TEST, 3, seed=0)
+        divide_samples(make_partitioner(returning(rows)), Y, Y_TEST, 3, seed=0)
 
 
 def failing(labels: Any, clients: int, rng: np.random.Generator) -> Any:
@@ -157,7 +157,7 @@ def test_partitioner_that_cannot_be_used_is_refused_before_the_start(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_trains_on_what_its_own_partitioner_deals(tmp_path: Path) -> None:
+def test_run_trains_on_the_shards_of_a_custom_partitioner(tmp_path: Path) -> None:
     history = fl.run(
         fl.Experiment(partition=ByParity(), clients=4, updates=4, engine="local", quiet=True, out=tmp_path / "run")
     )

@@ -1,4 +1,4 @@
-"""Partitions against counts derived by hand."""
+"""Partitioners: their shards equal counts derived by hand."""
 
 from typing import Any
 
@@ -30,14 +30,14 @@ def test_shards_are_runs_of_the_sorted_labels() -> None:
         assert all(len(set(run)) == 1 for run in mine.reshape(3, 4))
 
 
-def test_sizes_are_the_shares_of_weights_and_one_at_least() -> None:
+def test_apportioned_sizes_follow_the_weights_and_are_at_least_one() -> None:
     """Of 20 samples each of 4 clients gets one. The other 16 are divided 8 : 4 : 3 : 1."""
     assert apportion_sizes(np.array([8.0, 4, 3, 1]), 20).tolist() == [9, 5, 4, 2]
     assert apportion_sizes(np.array([1.0, 1, 1]), 5).tolist() == [2, 2, 1]
     assert apportion_sizes(np.array([1.0, 1e-30]), 2).tolist() == [1, 1]
 
 
-def test_a_power_law_gives_the_k_th_client_k_to_minus_the_exponent() -> None:
+def test_power_law_weights_client_k_by_k_to_the_minus_exponent() -> None:
     """The weights 1, 1/2, 1/3, 1/4 have the sum 25/12. They divide 60 - 4 = 56 samples: 26.88, 13.44, 8.96, 6.72."""
     assert sorted(sizes(PowerLaw(1.0), 4), reverse=True) == [28, 14, 10, 8]
     assert sizes("powerlaw(exponent=0)", 4) == [15, 15, 15, 15]
@@ -66,7 +66,7 @@ def test_dirichlet_sizes_have_the_variance_of_the_distribution() -> None:
     assert min(sizes("quantity:0.01", 20)) == 1
 
 
-def test_log_normal_sizes_have_that_spread() -> None:
+def test_log_normal_sizes_have_the_given_sigma() -> None:
     many = np.array(sizes("lognormal(sigma=0.5)", 500, np.zeros(500_000, np.int64)))
     assert many.sum() == 500_000
     assert np.log(many).std() == pytest.approx(0.5, abs=0.05)
@@ -83,7 +83,7 @@ def test_natural_clients_have_their_own_rows_in_the_order_of_their_ids() -> None
     assert [rows.tolist() for rows in np.split(partition.test.order, partition.test.offsets[1:-1])] == [[1, 3], [], [0]]
 
 
-def test_fewer_natural_clients_are_drawn_from_the_seed() -> None:
+def test_subset_of_natural_clients_is_drawn_from_the_seed() -> None:
     owners = np.repeat(np.arange(10), 3)
     natural = Natural().bound(owners, owners)
     drawn = set()
@@ -99,7 +99,7 @@ def test_fewer_natural_clients_are_drawn_from_the_seed() -> None:
     assert len(drawn) > 1
 
 
-def test_a_class_of_test_samples_only_is_refused_unless_the_data_name_the_clients() -> None:
+def test_class_only_in_test_samples_is_refused_unless_clients_are_natural() -> None:
     train, test = np.zeros(4, int), np.array([0, 1])
     with refuses("test labels", "1"):
         divide_samples(make_partitioner("iid"), train, test, 2, seed=0)
@@ -115,7 +115,7 @@ def test_a_class_of_test_samples_only_is_refused_unless_the_data_name_the_client
         ("shards(per_client=13)", "partition", "60 samples are too few for 65 shards"),
     ],
 )
-def test_samples_that_cannot_be_dealt_are_refused(partition: object, field: str, shown: str) -> None:
+def test_partition_that_does_not_fit_the_data_is_refused(partition: object, field: str, shown: str) -> None:
     with refuses(field, shown):
         sizes(partition, 5)
 
@@ -125,14 +125,14 @@ def test_negative_exponent_is_refused() -> None:
         sizes("powerlaw(exponent=-1)", 5)
 
 
-def test_who_deals_by_class_wants_one_per_sample() -> None:
+def test_partitioner_by_class_refuses_targets_without_classes() -> None:
     y = np.random.default_rng(0).random((60, 1))
     with refuses("partition", "Dirichlet", "powerlaw"):
         sizes("dirichlet", 5, y)
     assert sizes("iid", 5, y) == [12] * 5
 
 
-def test_rotation_turns_by_quarters() -> None:
+def test_rotation_turns_images_by_quarter_turns() -> None:
     image = np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)  # 0 1 / 2 3
     turned = [Rotation().skew(client, 5, image).ravel().tolist() for client in range(5)]
     assert turned == [[0, 1, 2, 3], [1, 3, 0, 2], [3, 2, 1, 0], [2, 0, 3, 1], [0, 1, 2, 3]]

@@ -101,7 +101,7 @@ def test_each_epoch_trains_on_new_items(
         assert len(draws) == len(set(draws)) == 4
 
 
-def test_a_resumed_run_draws_the_items_of_one_that_was_not_interrupted(tmp_path: Path) -> None:
+def test_resumed_run_draws_the_same_items_as_an_uninterrupted_run(tmp_path: Path) -> None:
     run(DRAWS["torch"](), tmp_path / "run", rounds=1)
     longer = fl.resume(tmp_path / "run", dataset=federated(DRAWS["torch"]()), rounds=2)
     whole = run(DRAWS["torch"](), tmp_path / "whole")
@@ -113,7 +113,7 @@ def dealt(train: Any, test: Any = TEST, seed: int = 0) -> Any:
 
 
 @pytest.mark.parametrize("kind", [*DRAWS])
-def test_the_seed_decides_every_item_for_data_of_any_size(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_determines_the_random_items_of_small_and_large_data(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for number, (held, seed) in enumerate(((2**30, 0), (0, 0), (0, 1))):
         monkeypatch.setattr(division, "HELD_BYTES", held)
@@ -127,7 +127,7 @@ def test_the_seed_decides_every_item_for_data_of_any_size(kind: str, monkeypatch
     assert (results[0] != results[2]).all()
 
 
-def test_a_task_reads_what_its_seeds_give() -> None:
+def test_items_of_a_task_are_a_function_of_seed_client_turn_and_epoch() -> None:
     x, _, read_epoch = dealt(DRAWS["python"]()).shard(1, 3)
     assert read_epoch is not None
     for epoch, samples in ((0, x), (4, read_epoch(4)[0])):
@@ -136,7 +136,7 @@ def test_a_task_reads_what_its_seeds_give() -> None:
         np.testing.assert_array_equal(samples[:, 0], np.arange(1, COUNT, 2))
 
 
-def test_items_that_draw_nothing_are_read_once_per_task() -> None:
+def test_constant_items_are_read_once_per_task() -> None:
     data = Drawing(lambda data: 0.5)
     source = dealt(data)
     reads = data.reads
@@ -145,13 +145,13 @@ def test_items_that_draw_nothing_are_read_once_per_task() -> None:
     assert data.reads == reads + COUNT // 2
 
 
-def test_items_that_draw_nothing_and_are_large_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_of_constant_items_are_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(division, "HELD_BYTES", 0)
     assert dealt(Drawing(lambda data: 0.5)).source is None
     assert dealt(DRAWS["numpy"]()).source is not None
 
 
-def test_one_random_item_is_enough_to_read_every_epoch() -> None:
+def test_client_with_one_random_item_reads_its_data_in_every_epoch() -> None:
     class OneDraws(Drawing):
         def __getitem__(self, row: int) -> Any:
             return torch.tensor([float(row), torch.rand(()).item() if row == 17 else 0.5]), LABELS[row]
@@ -169,7 +169,7 @@ def test_test_items_are_drawn_once_from_the_seed() -> None:
     assert (drawn[0][:, 1] != drawn[2][:, 1]).all()
 
 
-def test_the_users_generators_are_as_before(tmp_path: Path) -> None:
+def test_run_leaves_the_states_of_user_generators_unchanged(tmp_path: Path) -> None:
     data = DRAWS["attribute"]()
 
     def states() -> list[Any]:
@@ -182,7 +182,7 @@ def test_the_users_generators_are_as_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("held", [0, 2**30])
-def test_items_that_no_seed_decides_are_warned_of_and_read_every_epoch(
+def test_items_that_ignore_the_seed_cause_a_warning_and_are_read_every_epoch(
     held: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(division, "HELD_BYTES", held)

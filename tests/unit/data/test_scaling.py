@@ -51,7 +51,7 @@ def test_scaled_samples_have_mean_0_and_variance_1_per_channel(
     np.testing.assert_allclose(apply_scaling(measure_scaling(x), x), by_hand(x), atol=1e-5)
 
 
-def test_channels_that_are_constant_or_huge_or_tiny() -> None:
+def test_scaling_handles_constant_huge_and_tiny_channels() -> None:
     spread = RNG.normal(size=100)
     x = np.stack([np.full(100, 7.0), spread * 1e25, spread * 1e-25], axis=1).astype(np.float32)
     scaled = apply_scaling(measure_scaling(x), x)
@@ -60,7 +60,7 @@ def test_channels_that_are_constant_or_huge_or_tiny() -> None:
     assert apply_scaling(measure_scaling(x), np.full((1, 3), 9, np.float32))[0, 0] == 2
 
 
-def test_samples_that_are_not_finite_do_not_count() -> None:
+def test_non_finite_samples_do_not_affect_the_scaling() -> None:
     x = RNG.normal(3, 5, (20, 4)).astype(np.float32)
     x[[2, 7], 1] = np.nan, np.inf
     finite_rows = np.delete(np.arange(20), [2, 7])
@@ -68,7 +68,7 @@ def test_samples_that_are_not_finite_do_not_count() -> None:
     assert measure_scaling(np.full((3, 2), np.nan, np.float32)) is None
 
 
-def test_tokens_and_masks_stay_as_they_are() -> None:
+def test_tokens_and_masks_are_not_scaled() -> None:
     tokens, features = RNG.integers(0, 9, (30, 6)), RNG.normal(2, 3, (30, 4)).astype(np.float32)
     mask = (RNG.random((30, 6)) < 0.5).astype(np.float32)
     inputs = {
@@ -90,7 +90,7 @@ def test_tokens_and_masks_stay_as_they_are() -> None:
     assert measure_scaling(mask) is not None
 
 
-def test_inputs_that_the_training_samples_do_not_have() -> None:
+def test_scaling_refuses_inputs_that_the_training_samples_lack() -> None:
     scaling = measure_scaling({"a": BYTES})
     with refuses("samples", "['a']", got=["b"]):
         apply_scaling(scaling, {"b": BYTES})
@@ -137,7 +137,7 @@ def npy(folder: Path) -> NpyRows:
     return NpyRows(folder / "x.npy", folder / "y.npy")
 
 
-def test_every_way_in_gives_the_same_bits(tmp_path: Path) -> None:
+def test_every_kind_of_source_is_scaled_to_the_same_bits(tmp_path: Path) -> None:
     wanted = dealt(fl.Dataset("mine", BYTES, Y, BYTES[:12], Y[:12], 3))
     np.testing.assert_allclose(wanted.dataset.x_test, by_hand(BYTES)[:12], atol=1e-5)
     ways: list[Any] = [(BYTES, Y), Pairs(BYTES), Table(BYTES), npy(tmp_path)]
@@ -147,14 +147,14 @@ def test_every_way_in_gives_the_same_bits(tmp_path: Path) -> None:
         np.testing.assert_array_equal(data.dataset.x_test, wanted.dataset.x_test)
 
 
-def test_the_given_arrays_do_not_change() -> None:
+def test_scaling_does_not_change_the_arrays_of_the_user() -> None:
     x = BYTES.astype(np.float32)
     before = x.copy()
     dealt(fl.Dataset("mine", x, Y, x[:12], Y[:12], 3))
     np.testing.assert_array_equal(x, before)
 
 
-def test_of_many_samples_an_even_share_is_read_that_the_seed_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scaling_of_many_samples_reads_a_subset_drawn_from_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measured_module, "MAX_SAMPLES", 20)
     numbers = np.arange(60, dtype=np.float32)[:, None]
     samples = StoredSamples(as_rows("train", Pairs(numbers)), np.arange(60), np.array([0, 60]))
@@ -168,7 +168,7 @@ def test_of_many_samples_an_even_share_is_read_that_the_seed_draws(monkeypatch: 
     np.testing.assert_allclose(data.scaling.mean, np.mean(rows), rtol=1e-6)
 
 
-def test_what_a_data_set_raises_is_one_sentence() -> None:
+def test_error_of_a_data_set_raises_input_error() -> None:
     class Broken(fl.Rows):
         def __len__(self) -> int:
             return 60
@@ -189,7 +189,7 @@ def test_what_a_data_set_raises_is_one_sentence() -> None:
         dealt(fl.FederatedDataset("mine", made, test, classes=3, sizes=4), partition="natural")
 
 
-def test_random_items_are_measured_by_draws_of_the_seed() -> None:
+def test_scaling_of_random_items_depends_only_on_the_seed() -> None:
     data = fl.FederatedDataset("mine", Drawn(BYTES), (BYTES[:12], Y[:12]))
     first = dealt(data).scaling
     torch.rand(3), np.random.rand(3)
@@ -197,7 +197,7 @@ def test_random_items_are_measured_by_draws_of_the_seed() -> None:
     np.testing.assert_array_equal(first.mean, second.mean)
 
 
-def test_clients_that_make_their_samples() -> None:
+def test_scaling_of_generated_samples_reads_64_clients() -> None:
     asked = []
 
     def samples(client: int) -> Any:
@@ -220,7 +220,7 @@ def test_clients_that_make_their_samples() -> None:
 
 
 @pytest.mark.parametrize("partition", ["noise", "rotation"])
-def test_skews_come_after_the_scaling(partition: str) -> None:
+def test_partition_skew_applies_after_the_scaling(partition: str) -> None:
     square = BYTES[..., :4]
     in_memory = dealt(fl.Dataset("mine", square, Y, square[:12], Y[:12], 3), partition=partition)
     scaled = dealt(fl.Dataset("mine", square, Y, square[:12], Y[:12], 3))
@@ -241,9 +241,7 @@ def test_skews_come_after_the_scaling(partition: str) -> None:
         ("v2.CenterCrop(2)", lambda x: by_hand(x)[:, :, 1:3, 1:3]),
     ],
 )
-def test_scaling_comes_before_transforms_unless_one_has_values_for_it(
-    transform: str, change: Callable[[Any], Any]
-) -> None:
+def test_scaling_precedes_transforms_unless_they_normalize(transform: str, change: Callable[[Any], Any]) -> None:
     x = BYTES[:, :1, :, :4]
     data = dealt(fl.Dataset("mine", x, Y, x[:12], Y[:12], 3), transforms=(transform,))
     np.testing.assert_allclose(data.dataset.x_test, change(x)[:12], atol=1e-5)

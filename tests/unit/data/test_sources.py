@@ -74,7 +74,7 @@ def dealt(data: Any, partition: object = "dirichlet", clients: int = 4, **more: 
 
 
 @pytest.mark.parametrize("partition", ["dirichlet", "natural", "noise", "rotation"])
-def test_every_source_gives_every_client_the_same(partition: str, tmp_path: Path) -> None:
+def test_every_kind_of_source_gives_each_client_the_same_samples(partition: str, tmp_path: Path) -> None:
     wanted = dealt(made((X, Y), clients=OWNERS), partition)
     table = {"input": "pixels", "target": "digit"}
     for source, more in ((Pairs(), {}), (Table(), table), (Read(), {}), (files(tmp_path), {})):
@@ -90,7 +90,7 @@ def test_every_source_gives_every_client_the_same(partition: str, tmp_path: Path
         assert data.names == wanted.names
 
 
-def test_the_clients_own_samples_may_be_given_by_client() -> None:
+def test_samples_may_be_given_by_client() -> None:
     mine = {name: (X[start::2], Y[start::2]) for start, name in enumerate(("even", "odd"))}
     tests = {"odd": (X_TEST[:2], Y_TEST[:2]), "even": (X_TEST[2:], Y_TEST[2:])}
     data = dealt(fl.FederatedDataset.of_clients("mine", mine, None, test_of_clients=tests), "natural", 2)
@@ -101,7 +101,7 @@ def test_the_clients_own_samples_may_be_given_by_client() -> None:
         dealt(fl.FederatedDataset("mine", mine, (X_TEST, Y_TEST)), "iid", 2)
 
 
-def test_a_clients_samples_may_be_made_when_it_trains() -> None:
+def test_samples_of_a_client_may_be_generated_when_it_trains() -> None:
     asked = []
 
     def samples(client: int) -> Any:
@@ -109,7 +109,7 @@ def test_a_clients_samples_may_be_made_when_it_trains() -> None:
         return np.full((3, 1, 4, 4), client, np.float32), [0, 1, 2]
 
     data = dealt(fl.FederatedDataset("made", samples, (X_TEST, Y_TEST), classes=3, sizes=3), "natural", 100_000)
-    # The first client is asked three times more: twice if its samples stay the same, once if float32 holds them.
+    # The first client is read three more times: twice to compare its samples, once to check them in float32.
     assert len(asked) <= 64 + 3
     np.testing.assert_array_equal(data.client(99_999)[0], np.full((3, 1, 4, 4), (99_999 - 1) / 2, np.float32))
     assert data.sizes.sum() == 300_000
@@ -135,7 +135,7 @@ def test_a_run_takes_the_clients_of_the_data_and_resumes_with_them(tmp_path: Pat
         ({}, None, 10),
     ],
 )
-def test_a_number_of_clients_that_is_given_counts(fields: Any, owners: int | None, clients: int) -> None:
+def test_number_of_clients_comes_from_setting_data_or_default(fields: Any, owners: int | None, clients: int) -> None:
     names = None if owners is None else np.arange(60) % owners
     data = made((X, Y), clients=names)
     experiment = with_clients(Experiment(**fields), data)
@@ -149,7 +149,7 @@ def test_more_clients_than_the_data_have_are_refused() -> None:
         dealt(made((X, Y), clients=np.arange(60) % 12), "natural", 13)
 
 
-def test_images_in_folders(tmp_path: Path) -> None:
+def test_images_are_read_from_folders_of_clients_and_classes(tmp_path: Path) -> None:
     from PIL import Image
 
     # The levels of the path are split, client, class and image.
@@ -175,7 +175,7 @@ def test_images_in_folders(tmp_path: Path) -> None:
     assert dealt(resized, "natural", 2).client(0)[0].shape == (6, 3, 4, 4)
 
 
-def test_a_csv_table(tmp_path: Path) -> None:
+def test_csv_table_gives_clients_and_features(tmp_path: Path) -> None:
     rows = [f"{i},{'ab'[i % 2]},{('low', 'high')[i % 2]},shop{i % 3}" for i in range(30)]
     path = tmp_path / "sales.csv"
     path.write_text("\n".join(["price,kind,label,client", *rows]))
@@ -189,7 +189,7 @@ def test_a_csv_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("odd", "got"), [("inf", math.inf), ("what", "what")])
-def test_word_among_numbers_of_a_table_is_refused(odd: str, got: Any, tmp_path: Path) -> None:
+def test_word_or_infinity_in_a_column_of_numbers_is_refused(odd: str, got: Any, tmp_path: Path) -> None:
     rows = [f"{odd if i == 9 else i},{i % 2},shop{i % 3}" for i in range(30)]
     path = tmp_path / "sales.csv"
     path.write_text("\n".join(["price,label,client", *rows]))
@@ -197,7 +197,7 @@ def test_word_among_numbers_of_a_table_is_refused(odd: str, got: Any, tmp_path: 
         load_dataset(str(path), None)
 
 
-def test_arrays_in_a_folder(tmp_path: Path) -> None:
+def test_npy_arrays_are_read_from_a_folder(tmp_path: Path) -> None:
     arrays = {"x_train": X, "y_train": Y, "x_test": X_TEST, "y_test": Y_TEST, "clients_train": np.arange(60) % 4}
     for name, array in arrays.items():
         np.save(tmp_path / f"{name}.npy", array)
@@ -206,7 +206,7 @@ def test_arrays_in_a_folder(tmp_path: Path) -> None:
     np.testing.assert_array_equal(data.client(1)[0], (X[1::4] - 1) / 2)
 
 
-def test_tables_of_hugging_face_on_disk(tmp_path: Path) -> None:
+def test_hugging_face_tables_are_read_from_disk(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra huggingface is not installed")
     columns = {"image": X.tolist(), "label": Y.tolist(), "writer": OWNERS}
     train = datasets.Dataset.from_dict(columns)
@@ -268,7 +268,7 @@ def test_wrong_samples_are_refused_before_the_start(data: fl.FederatedDataset, f
     assert "\n" not in str(caught.value)
 
 
-def test_samples_that_are_not_finite_are_let_through_when_asked_for() -> None:
+def test_non_finite_samples_are_accepted_with_allow_nan() -> None:
     for train in (spoilt(9, "nan"), (NAN, Y)):
         data = dealt(made(train, clients=OWNERS), "natural", allow_nan=True)
         assert np.isnan(data.client(1)[0]).any(axis=(1, 2, 3)).sum() == 1

@@ -1,4 +1,4 @@
-"""Data that are nearly right are refused before much of them is read."""
+"""Malformed data are refused before most of them are read."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -65,24 +65,24 @@ OBJECTS: list[tuple[Callable[[], fl.FederatedDataset], str, Any]] = [
 
 
 @pytest.mark.parametrize(("make", "field", "got"), OBJECTS)
-def test_wrong_objects_are_refused(make: Callable[[], fl.FederatedDataset], field: str, got: Any) -> None:
+def test_malformed_federated_dataset_is_refused(make: Callable[[], fl.FederatedDataset], field: str, got: Any) -> None:
     with refuses(f"dataset 'mine': {field}", got=got):
         divide_dataset(make(), DivisionSettings(Iid(), 2, seed=0))
 
 
-def test_clients_are_all_words_or_all_numbers() -> None:
+def test_client_names_that_mix_words_and_numbers_are_refused() -> None:
     data = fl.FederatedDataset("mine", (X, Y), (X, Y), clients=[1, 2, 10] * 4, test_clients=["1", "2", "10"] * 4)
     with refuses("dataset 'mine': test_clients", got="1"):
         divide_dataset(data, DivisionSettings(Natural(), 3, seed=0))
 
 
-def test_test_samples_of_all_clients_take_the_place_of_test() -> None:
+def test_common_and_per_client_test_samples_together_are_refused() -> None:
     samples = {"a": (X, Y)}
     with refuses("dataset 'mine': test_of_clients"):
         fl.FederatedDataset.of_clients("mine", samples, (X, Y), test_of_clients=samples)
 
 
-def test_number_of_samples_of_a_client_may_be_an_integer_of_numpy() -> None:
+def test_number_of_samples_of_a_client_may_be_a_numpy_integer() -> None:
     data = made(lambda client: (X, Y), sizes=np.uint64(12), classes=3)
     assert data.own_clients is None
     assert divide_dataset(data, DivisionSettings(Iid(), 2, seed=0)).offsets.tolist() == [0, 12, 24]
@@ -95,7 +95,7 @@ def test_half_precision_tensors_become_float32() -> None:
 
 
 @pytest.mark.parametrize(("train", "field"), [({"x": X, "y": Y}, "train"), ("a.csv", "train"), ((X, Y, Y), "row 0")])
-def test_samples_that_are_no_pair_are_refused_with_the_form_of_a_pair(train: Any, field: str) -> None:
+def test_samples_that_are_not_a_pair_are_refused_with_the_expected_form(train: Any, field: str) -> None:
     with refuses(f"dataset 'mine': {field}", "train=(x, y)"):
         divide_dataset(made(train), DivisionSettings(Iid(), 2, seed=0))
 
@@ -121,7 +121,7 @@ def test_wrong_tables_are_refused(rows: str, objective: str, field: str | None, 
         load_dataset(str(path), None, targets)
 
 
-def test_arrays_that_are_numbers_and_owners_of_two_dimensions(tmp_path: Path) -> None:
+def test_error_about_a_malformed_npy_file_names_the_file(tmp_path: Path) -> None:
     for name, array in {"x_train": np.float32(3), "y_train": Y, "x_test": X, "y_test": Y}.items():
         np.save(tmp_path / f"{name}.npy", array)
     with refuses(f"dataset: {tmp_path / 'x_train.npy'}", got=3.0):
@@ -139,7 +139,7 @@ def test_arrays_that_are_numbers_and_owners_of_two_dimensions(tmp_path: Path) ->
         load_dataset(f"npy:{tmp_path}", None)
 
 
-def test_images_of_more_than_eight_bits_are_not_clipped_in_silence(tmp_path: Path) -> None:
+def test_image_with_more_than_8_bits_is_refused(tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / split / "a").mkdir(parents=True)
         Image.new("I;16", (4, 4), 40_000).save(tmp_path / split / "a" / "0.png")
@@ -155,7 +155,7 @@ class Odd(fl.Objective):
         return self._loss(outputs.mean(1))
 
 
-def test_losses_that_teach_nothing() -> None:
+def test_objective_with_unusable_losses_or_metrics_is_refused() -> None:
     outputs, targets = torch.ones(2, 3), torch.tensor([0, 1])
     with refuses("objective: Odd loss", "nan"):
         describe_misfit(Odd(lambda losses: losses * float("nan")), outputs, targets, 3)

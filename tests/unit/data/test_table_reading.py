@@ -107,11 +107,11 @@ PRICES = SEED.integers(-5000, 5000, ROWS)
         pytest.param(table("x,Label", "{x},{y}", x=X), X, id="capital"),
     ],
 )
-def test_table_as_people_write_it_gives_its_numbers(text: str | bytes, columns: Any, tmp_path: Path) -> None:
+def test_common_spellings_of_a_table_give_the_same_numbers(text: str | bytes, columns: Any, tmp_path: Path) -> None:
     check(write(tmp_path, text), columns)
 
 
-def test_decimal_commas_make_points_separators_in_the_whole_file(tmp_path: Path) -> None:
+def test_decimal_comma_in_one_column_makes_points_thousands_separators(tmp_path: Path) -> None:
     commas = [f"{x}".replace(".", ",") for x in X]
     thousands = 1000 * np.arange(1, ROWS + 1) + 7
     points = [f"{number // 1000}.007" for number in thousands]
@@ -123,7 +123,7 @@ def test_decimal_commas_make_points_separators_in_the_whole_file(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["t.tsv", "t.txt", "T.CSV", "t.csv.gz", "t.csv.bz2"])
-def test_table_is_known_by_its_name(name: str, tmp_path: Path) -> None:
+def test_table_is_recognised_by_its_file_name(name: str, tmp_path: Path) -> None:
     pack = {".gz": gzip.compress, ".bz2": bz2.compress}.get(Path(name).suffix, bytes)
     data = load_dataset(write(tmp_path, pack(PLAIN.encode()), name), None)
     assert isinstance(data, fl.FederatedDataset)
@@ -131,7 +131,7 @@ def test_table_is_known_by_its_name(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("header", ["", "Unnamed: 0", "id", "PassengerId", "row_number"])
-def test_column_that_numbers_the_rows_is_no_feature(header: str, tmp_path: Path) -> None:
+def test_row_number_column_is_omitted_with_a_warning(header: str, tmp_path: Path) -> None:
     sorted_labels = np.sort(CLASSES)
     text = table(header + ",x,label", "{i},{x},{c}", x=X, c=sorted_labels)
     with pytest.warns(fl.RunWarning, match="is omitted") as caught:
@@ -139,7 +139,7 @@ def test_column_that_numbers_the_rows_is_no_feature(header: str, tmp_path: Path)
     assert len(caught) == 1
 
 
-def test_table_sorted_by_label_with_an_index_is_not_learnt_from_it(tmp_path: Path) -> None:
+def test_model_does_not_learn_labels_from_the_row_numbers(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     rows = [f"{i},{rng.normal():.3f},{int(i >= 200)}" for i in range(400)]
     path = write(tmp_path, "\n".join([",noise,label", *rows]))
@@ -172,7 +172,7 @@ def test_feature_y_beside_a_label_is_kept_with_a_warning(
     assert any("'y' is a feature" in str(warning.message) for warning in recwarn) is warns
 
 
-def test_words_become_columns_of_the_training_rows(tmp_path: Path) -> None:
+def test_each_word_of_the_training_rows_becomes_a_column(tmp_path: Path) -> None:
     path = write(tmp_path, "city,x,label\n" + "NA,1,no\nnull,2,yes\n?,3,no\n" * 4)
     test = write(tmp_path, "label,city,x\nyes,NA,2\nno,Rome,2\n", "u.csv")
     data = read_csv(path, test=test)
@@ -201,7 +201,7 @@ def test_labels_are_numbered_in_the_order_of_their_values(labels: Any, classes: 
     check(write(tmp_path, table("x,label", "{x},{c}", x=X, c=labels)), X, classes)
 
 
-def test_columns_are_left_out_on_request(tmp_path: Path) -> None:
+def test_drop_omits_columns(tmp_path: Path) -> None:
     path = write(tmp_path, table("user,x,label", "u{i},{x},{y}", x=X))
     check(path, X, drop="user")
     data = load_dataset(f"csv({path!r}, drop=('user',))", None)
@@ -209,13 +209,13 @@ def test_columns_are_left_out_on_request(tmp_path: Path) -> None:
     assert data.train[0].shape == (32, 1)
 
 
-def test_numbers_to_predict_may_be_written_with_signs(tmp_path: Path) -> None:
+def test_regression_targets_may_have_currency_signs(tmp_path: Path) -> None:
     path = write(tmp_path, table("x,label", '{x},"${n:,}"', x=X, n=NUMBERS))
     _, y = read(path, classes=False)
     np.testing.assert_array_equal(y[:, 0], NUMBERS)
 
 
-def test_the_shown_call_works(tmp_path: Path) -> None:
+def test_call_in_the_error_message_reads_the_table(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         table("age, sex, income", "{x}, {s}, {c}", x=X, s=["M", "F"] * 20, c=[["<=50K", ">50K"][y] for y in CLASSES]),
@@ -229,7 +229,7 @@ def test_the_shown_call_works(tmp_path: Path) -> None:
     assert data.train[0].shape == (32, 3)
 
 
-def test_number_to_predict_is_read_with_the_objective_that_is_shown(tmp_path: Path) -> None:
+def test_numeric_label_is_refused_with_the_objective_that_reads_it(tmp_path: Path) -> None:
     path = write(tmp_path, table("x,label", "{i},{x}", x=X))
     with refuses(f"dataset {path!r}: column 'label'", "--objective regression"):
         load_dataset(path, None)
@@ -296,7 +296,7 @@ def test_clients_may_have_words_as_names(tmp_path: Path) -> None:
         pytest.param(table("label", "{y}"), "FILE", "label", id="no feature"),
     ],
 )
-def test_table_that_cannot_be_read_is_refused_by_column_or_line(
+def test_error_about_an_unreadable_table_names_file_line_or_column(
     text: str | bytes, field: str, shown: str, tmp_path: Path
 ) -> None:
     path = write(tmp_path, text)
@@ -308,7 +308,7 @@ def test_table_that_cannot_be_read_is_refused_by_column_or_line(
     assert "\n" not in str(caught.value)
 
 
-def test_values_of_test_rows_only_are_refused_as_labels(tmp_path: Path) -> None:
+def test_label_that_occurs_only_in_test_rows_is_refused(tmp_path: Path) -> None:
     test = write(tmp_path, PLAIN.replace(",1\n", ",7\n"), "u.csv")
     with refuses(f"column 'label' row 2 of {test}", got=7):
         read_csv(write(tmp_path, PLAIN), test=test)
@@ -323,12 +323,12 @@ def test_options_that_name_no_column_are_refused(options: Any, key: str, tmp_pat
         read_csv(write(tmp_path, PLAIN), **options)
 
 
-def test_unknown_target_in_a_table_without_header_names_the_missing_line(tmp_path: Path) -> None:
+def test_error_about_a_target_in_a_table_without_header_asks_for_a_header(tmp_path: Path) -> None:
     with refuses("target", "put a line with the names", got="label"):
         read_csv(write(tmp_path, table("5.1,3", "{x},{y}", x=X)), target="label")
 
 
-def test_unknown_option_is_answered_with_the_options(tmp_path: Path) -> None:
+def test_error_about_an_unknown_option_lists_the_options(tmp_path: Path) -> None:
     path = str(write(tmp_path, PLAIN))
     with refuses("dataset", "'label'", "target", "client", "drop"):
         load_dataset(f"csv({path!r}, label='z')", None)
@@ -344,7 +344,7 @@ def test_options_that_contradict_are_refused(tmp_path: Path) -> None:
         read_csv(path, drop=3)  # type: ignore[arg-type]
 
 
-def test_paths_of_other_kinds_are_answered_with_the_form_that_works(tmp_path: Path) -> None:
+def test_error_about_another_kind_of_path_shows_the_form_that_works(tmp_path: Path) -> None:
     path = write(tmp_path, "a", "t.parquet")
     with refuses(f"dataset {path!r}", "to_csv"):
         load_dataset(path, None)
@@ -352,7 +352,7 @@ def test_paths_of_other_kinds_are_answered_with_the_form_that_works(tmp_path: Pa
         load_dataset(str(tmp_path), None)
 
 
-def test_option_in_a_hint_is_one_word_of_a_shell_if_the_path_has_a_quotation_mark() -> None:
+def test_hint_quotes_a_path_with_a_quotation_mark_for_the_shell() -> None:
     path = "d i'r/t.csv"
     option = spell_csv(path, {"target": "a"})
     assert shlex.split(option) == ["--dataset", f"csv({path!r}, target='a')"]
@@ -366,13 +366,13 @@ def test_clients_with_leading_zeros_are_words(tmp_path: Path) -> None:
     assert set(read_csv(plain, client="who").clients or ()) == {7, 10}
 
 
-def test_prefix_csv_reads_the_numbers_to_predict(tmp_path: Path) -> None:
+def test_csv_prefix_reads_regression_targets_as_float32(tmp_path: Path) -> None:
     path = write(tmp_path, table("x,y", "{x},{v}", x=X, v=X + 1))
     data = load_dataset(f"csv:{path}", None, make_objective("regression").targets)
     assert data.train[1].dtype == np.float32
 
 
-def test_packed_table_with_damaged_bytes_is_refused(tmp_path: Path) -> None:
+def test_damaged_compressed_table_is_refused(tmp_path: Path) -> None:
     packed = bytearray(gzip.compress(PLAIN.encode()))
     # The first block of the compressed data then has a reserved type.
     packed[10] |= 0b110

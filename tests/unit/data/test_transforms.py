@@ -27,7 +27,7 @@ def test_a_crop_is_a_window_of_the_padded_image() -> None:
     assert len({(top, left) for top, left in zip(tops, lefts, strict=True)}) > 1
 
 
-def test_a_flip_mirrors_some_from_left_to_right() -> None:
+def test_flip_mirrors_a_random_share_of_images_from_left_to_right() -> None:
     changed = Flip(share=0.5).apply(torch.from_numpy(IMAGES), generator(3, "any")).numpy()
     mirrored = generator(3, "any").random(6) < 0.5
     assert 0 < mirrored.sum() < 6
@@ -35,7 +35,7 @@ def test_a_flip_mirrors_some_from_left_to_right() -> None:
         np.testing.assert_array_equal(got, image[:, :, ::-1] if turn else image)
 
 
-def test_normalize_takes_each_channel_to_mean_0_and_deviation_1() -> None:
+def test_normalize_gives_each_channel_mean_0_and_deviation_1() -> None:
     x = IMAGES * np.array([1, 10, 100], np.float32).reshape(3, 1, 1) + 5
     changed = Normalize().fitted(torch.from_numpy(x)).apply(torch.from_numpy(x), generator(0, "any")).numpy()
     np.testing.assert_allclose(changed.mean(axis=(0, 2, 3)), 0, atol=1e-5)
@@ -45,7 +45,7 @@ def test_normalize_takes_each_channel_to_mean_0_and_deviation_1() -> None:
     np.testing.assert_allclose(transforms.fixed.all(x), by_hand, rtol=1e-6)
 
 
-def test_a_text_may_name_several_and_a_task_draws_its_own() -> None:
+def test_one_text_may_name_several_transforms_and_draws_differ_by_task() -> None:
     transforms = make_transforms(["crop(padding=1),flip", "normalize"], seed=4)
     assert [type(part) for part in transforms.parts] == [Crop, Flip, Normalize]
     assert [type(part) for part in transforms.fixed.parts] == [Normalize]
@@ -61,7 +61,7 @@ def test_a_text_may_name_several_and_a_task_draws_its_own() -> None:
     assert not torch.equal(*made(1, 0))
 
 
-def test_torchvision_draws_from_the_run_s_streams_and_leaves_torch_s_own_alone() -> None:
+def test_torchvision_transforms_use_the_run_seed_and_keep_the_torch_state() -> None:
     transforms = make_transforms(["v2.RandomHorizontalFlip(p=0.5)"], seed=4)
     x = torch.from_numpy(IMAGES)
     torch.manual_seed(1)
@@ -128,13 +128,13 @@ def test_transforms_that_cannot_be_made_are_refused(transform: object, shown: st
         fl.run(engine="local", transforms=(transform,), updates=2, quiet=True)
 
 
-def test_images_are_wanted(tmp_path: Path) -> None:
+def test_image_transform_is_refused_for_inputs_that_are_not_images(tmp_path: Path) -> None:
     dataset = fl.Dataset("flat", np.zeros((20, 4)), np.arange(20) % 2, np.zeros((4, 4)), np.arange(4) % 2, 2)
     with refuses("transforms", "crop", "[4]"):
         fl.run(engine="local", transforms=("crop",), clients=2, dataset=dataset, out=tmp_path / "run")
 
 
-def test_a_script_s_own_transform_is_written_down(tmp_path: Path) -> None:
+def test_config_records_transform_objects_as_text(tmp_path: Path) -> None:
     history = fl.run(
         engine="local", transforms=(Crop(padding=1), "flip"), updates=2, quiet=True, clients=2, out=tmp_path / "run"
     )

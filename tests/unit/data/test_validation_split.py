@@ -24,7 +24,7 @@ def numbers(data: object, client: int) -> set[float]:
     return set(data.client(client)[0][:, 0].tolist())  # type: ignore[attr-defined]
 
 
-def test_clients_give_their_share_and_train_on_the_rest() -> None:
+def test_validation_holds_back_a_share_of_each_client_and_trains_on_the_rest() -> None:
     whole = deal(Experiment(standardise=False, clients=4), dataset())
     data = deal(Experiment(standardise=False, clients=4, validation=0.25), dataset())
     assert whole.sizes.tolist() == [22, 23, 22, 23]
@@ -45,7 +45,7 @@ def test_clients_give_their_share_and_train_on_the_rest() -> None:
     assert (data.labels == data.dataset.y_train).all()
 
 
-def test_it_is_drawn_from_the_seed() -> None:
+def test_validation_samples_are_drawn_from_the_seed() -> None:
     held = [
         deal(Experiment(standardise=False, clients=4, validation=0.2, seed=seed), dataset()).dataset.x_test
         for seed in (0, 0, 1)
@@ -54,7 +54,7 @@ def test_it_is_drawn_from_the_seed() -> None:
     assert not np.array_equal(held[0], held[2])
 
 
-def test_a_client_keeps_one_sample() -> None:
+def test_validation_leaves_every_client_at_least_one_training_sample() -> None:
     data = deal(Experiment(clients=60, validation=0.9), dataset())
     assert data.sizes.min() == 1
     # Thirty clients have two samples each.
@@ -63,7 +63,7 @@ def test_a_client_keeps_one_sample() -> None:
         deal(Experiment(clients=90, validation=0.5), dataset())
 
 
-def test_what_clients_read_is_held_back_likewise() -> None:
+def test_validation_also_holds_back_samples_that_clients_generate() -> None:
     arrays = dataset()
 
     def made(client: int) -> tuple[np.ndarray, np.ndarray]:
@@ -79,6 +79,6 @@ def test_what_clients_read_is_held_back_likewise() -> None:
         assert data.sizes[client] == len(data.client(client)[1]) == 15
 
 
-def test_a_run_is_judged_by_it() -> None:
+def test_run_is_evaluated_on_the_validation_samples() -> None:
     spec = build_run(Experiment(clients=4, validation=0.5, hidden=(20,)), dataset=dataset())
     assert len(spec.data.dataset.y_test) == sum(round(n / 2) for n in (22, 23, 22, 23))

@@ -1,4 +1,4 @@
-"""The participation correction, the weights of deltas, and the mean of the model, against results by hand."""
+"""The participation correction, the weights of deltas, and the Polyak average, against results by hand."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ from fedraa.server.polyak import PolyakAveraging
 from fedraa.vectors.index_ranges import common_places
 
 
-def test_equal_clients_count_alike_and_power_0_is_exactly_1() -> None:
+def test_correction_factor_is_1_for_equal_clients_and_for_power_0() -> None:
     np.testing.assert_allclose(balance_factors(np.full(7, 60), np.full(7, 0.3), 0.5), 1, rtol=1e-15)
     assert balance_factors(np.array([1, 5]), np.array([0.1, 9.0]), 0.0).tolist() == [1.0, 1.0]
 
 
-def test_the_mean_over_all_steps_is_1() -> None:
+def test_correction_factors_have_the_mean_1_over_all_steps() -> None:
     samples, rates = np.array([10, 30, 60]), np.array([1.0, 2.0, 5.0])
     # The shares of data are .1, .3, .6, and of steps .125, .25, .625. With the power 1 the weights are their quotients.
     np.testing.assert_allclose(balance_factors(samples, rates, 1.0), [0.8, 1.2, 0.96])
@@ -30,7 +30,7 @@ def test_the_mean_over_all_steps_is_1() -> None:
     np.testing.assert_allclose(balance_factors(samples, rates, 0.5), half / (np.array([0.125, 0.25, 0.625]) @ half))
 
 
-def test_a_factor_scales_a_weight_up_to_1() -> None:
+def test_correction_factor_scales_a_weight_to_at_most_1() -> None:
     assert [balanced_weight(0.6, factor) for factor in (1.0, 0.5, 2.0)] == [0.6, 0.3, 1.0]
     # A custom staleness weight is used unchanged.
     assert balanced_weight(1.5, 1.0) == 1.5
@@ -45,7 +45,7 @@ def arrival(delta: float, *, staleness: int = 0, balance: float = 1.0) -> Client
     ("clients", "fragments", "factor", "weight"),
     [(10, 4, 1.0, 0.48), (10, 4, 0.5, 0.24), (10, 4, 3.0, 1.0), (2, 4, 1.0, 1.0), (2, 4, 0.5, 0.5), (1, 1, 1.0, 1.0)],
 )
-def test_deltas_are_added_with_the_weight_c_g_m_by_n(
+def test_delta_weight_is_gain_times_factor_times_fragments_over_clients(
     clients: int, fragments: int, factor: float, weight: float
 ) -> None:
     model = AsyncModel(np.array([0, 10, 20, 30], np.float32), clients, fragments)
@@ -54,7 +54,7 @@ def test_deltas_are_added_with_the_weight_c_g_m_by_n(
     np.testing.assert_allclose(model.params, [0, 10 + 2 * weight, 20 + 2 * weight, 30], rtol=1e-6)
 
 
-def test_what_all_fragments_hold_takes_1_mth_of_the_weight() -> None:
+def test_coordinates_in_all_fragments_get_the_weight_over_the_fragments() -> None:
     """N = 10, M = 4: the weight is 1.2 * 4 / 10 = .48 on one fragment, and 1.2 / 10 at the shared coordinate 2."""
     indices = [np.array([1, 2]), np.array([0, 2]), np.array([2, 3]), np.array([2, 4])]
     common = common_places(indices, 5)
@@ -70,7 +70,7 @@ def test_omitted_coordinates_are_not_common() -> None:
     assert [part.tolist() for part in places] == [[2], [1]]
 
 
-def test_with_few_clients_no_weight_is_over_1() -> None:
+def test_delta_weight_is_at_most_1_with_few_clients() -> None:
     """N = 2, M = 4: 1.2 * 4 / 2 is cut to 1, and shared coordinates get 1.2 / 2."""
     model = AsyncModel(np.array([0, 10, 20, 30], np.float32), 2, 4, common=(np.array([0]),))
     assert DeltaMix().bind(model).apply_update(arrival(2.0), model).weight == 1
@@ -79,18 +79,18 @@ def test_with_few_clients_no_weight_is_over_1() -> None:
     assert even.shared_weight == 1
 
 
-def test_of_one_fragment_nothing_is_in_common_and_of_whole_ones_all_is() -> None:
+def test_one_fragment_has_no_common_places_and_whole_models_have_all() -> None:
     assert [places.tolist() for places in common_places([None], 3)] == [[]]
     assert [places.tolist() for places in common_places([None, np.arange(3)], 3)] == [[0, 1, 2]] * 2
 
 
-def test_models_are_mixed_by_the_factor_too() -> None:
+def test_convex_mix_applies_the_correction_factor() -> None:
     model = AsyncModel(np.zeros(3, np.float32), 1, 1)
     assert ConvexMix(0.6).bind(model).apply_update(arrival(0.0, balance=0.5), model).weight == pytest.approx(0.3)
     np.testing.assert_allclose(model.params, [0, 1.5, 1.5], rtol=1e-6)
 
 
-def test_deltas_in_a_buffer_count_by_the_factor_also_over_1() -> None:
+def test_fedbuff_applies_the_correction_factor_also_above_1() -> None:
     """K = 2, s = 1 / sqrt(1 + tau): (2 * 1.5 * 1 + 4 * .5 / sqrt 4) / 2 = 2."""
     model = AsyncModel(np.zeros(3, np.float32), 2, 1)
     rule = FedBuffRule(2).bind(model)
@@ -100,12 +100,12 @@ def test_deltas_in_a_buffer_count_by_the_factor_also_over_1() -> None:
 
 
 @pytest.mark.parametrize("gain", [0, -1, float("inf"), float("nan")])
-def test_a_gain_is_over_0(gain: float) -> None:
+def test_server_gain_that_is_not_positive_and_finite_is_refused(gain: float) -> None:
     with refuses("async_rule.server_gain"):
         ASYNC_RULE.resolve(DeltaMix(gain))
 
 
-def test_clients_pause_so_long_that_as_many_train() -> None:
+def test_mean_pause_keeps_the_requested_number_of_clients_busy() -> None:
     costs = np.array([[1.0, 3.0], [2.0, np.inf], [0.5, 0.5], [4.0, 8.0]])
     for some in (1, 2, 3):
         wait = mean_pause(costs, some)
@@ -115,7 +115,7 @@ def test_clients_pause_so_long_that_as_many_train() -> None:
     assert mean_pause(costs, None) == mean_pause(costs, 4) == mean_pause(costs, 9) == 0
 
 
-def test_of_few_that_train_a_delta_counts_as_of_as_many_clients() -> None:
+def test_delta_weight_uses_the_number_of_concurrent_clients() -> None:
     few = AsyncModel(np.zeros(4, np.float32), 100, 4, 10)
     assert DeltaMix().bind(few).weight(0) == pytest.approx(0.48)
     assert DeltaMix(staleness="delay-adaptive").bind(few).weight(20) == pytest.approx(0.24)
@@ -148,7 +148,7 @@ def averaged(share: float) -> PolyakAveraging:
     return PolyakAveraging(server, share, LocalMean(server))
 
 
-def test_the_mean_is_the_formula_and_only_steps_count() -> None:
+def test_polyak_average_equals_the_formula_and_changes_only_at_steps() -> None:
     server = averaged(0.5)
     assert server.params.tolist() == [7, 7]
     means = []
@@ -160,7 +160,7 @@ def test_the_mean_is_the_formula_and_only_steps_count() -> None:
     assert means == pytest.approx([7, 10, 10, second, second, second + (30 - second) / 2])
 
 
-def test_the_mean_goes_on_from_its_state() -> None:
+def test_polyak_average_continues_from_its_restored_state() -> None:
     one, other = (averaged(0.1) for _ in range(2))
     for _ in range(5):
         one.commit(None, 0.0)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The bound on updates: none, a number, and `auto` with the remembered norms."""
+"""The bound on updates: no bound, a number, and `auto`, which remembers the norms of accepted updates."""
 
 import io
 from dataclasses import replace
@@ -24,19 +24,19 @@ def of_fragment(number: int) -> Task:
 
 
 @pytest.mark.parametrize("value", [1e30, -1e30, 1001.0])
-def test_what_no_training_comes_to_is_refused_without_a_bound(value: float) -> None:
+def test_implausibly_large_values_are_refused_without_a_bound(value: float) -> None:
     wrong = Bounds().judge_update(away(value), TASK)
     assert wrong == f"params hold values up to {abs(value):.4g}, the received weights only up to 0"
     assert Bounds().judge_update(away(1000), TASK) is None
 
 
-def test_a_model_may_have_large_values_of_its_own() -> None:
+def test_large_values_are_accepted_if_the_sent_weights_are_large() -> None:
     large = replace(TASK, buffer=np.full(SIZE, 1e6, np.float32))
     assert Bounds().judge_update(away(1e8, large), large) is None
 
 
 @pytest.mark.parametrize("name", ["gradient", "squares"])
-def test_what_comes_besides_is_looked_at_too(name: str) -> None:
+def test_shape_and_values_of_extras_are_checked(name: str) -> None:
     def with_buffer(*values: float) -> Update:
         return replace(GOOD, extras={name: np.array(values, np.float32)})
 
@@ -45,18 +45,18 @@ def test_what_comes_besides_is_looked_at_too(name: str) -> None:
     assert Bounds().judge_update(with_buffer(*[5.0] * SIZE), TASK) is None
 
 
-def test_steps_are_counted_from_one() -> None:
+def test_update_with_zero_steps_is_refused() -> None:
     assert Bounds().judge_update(replace(GOOD, steps=0), TASK) == "the steps are 0"
 
 
-def test_a_number_bounds_every_update() -> None:
+def test_numeric_bound_limits_the_norm_of_every_update() -> None:
     bounds = Bounds(2.0)
     assert bounds.judge_update(away(1.9), TASK) is None
     assert bounds.judge_update(away(2.1), TASK) == "the update's norm 2.1 is over the bound 2"
 
 
-def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
-    """||w|| is 0 here, so the bound uses 1. For sent weights of norm 3 the bound is three times as large."""
+def test_auto_bounds_the_first_update_by_the_norm_of_the_sent_weights() -> None:
+    """The sent weights have the norm 0, so the bound uses 1. With norm 3 the bound is three times as large."""
     assert "over 20 times the norm of the received weights, 1" in str(Bounds("auto").judge_update(away(20.5), TASK))
     assert Bounds("auto").judge_update(away(19.5), TASK) is None
     longer = replace(TASK, buffer=np.array([3] + [0] * (SIZE - 1), np.float32))
@@ -64,7 +64,7 @@ def test_the_very_first_update_is_bounded_by_what_was_sent() -> None:
     assert Bounds("auto").judge_update(away(60.5, longer), longer) is not None
 
 
-def test_then_by_a_multiple_of_the_median_of_its_fragment() -> None:
+def test_auto_bounds_later_updates_by_the_median_norm_of_their_fragment() -> None:
     """The median of (1, 2, 3, 4, 15) is 3. After 50 updates of norm 1 it is 1."""
     bounds = Bounds("auto")
     for norm in (1, 15, 2, 4, 3):
@@ -81,7 +81,7 @@ def test_then_by_a_multiple_of_the_median_of_its_fragment() -> None:
     assert bounds.judge_update(away(NORM_FACTOR - 1), TASK) is None
 
 
-def test_what_is_refused_does_not_move_the_median() -> None:
+def test_refused_updates_do_not_change_the_median_norm() -> None:
     bounds = Bounds("auto")
     for _ in range(WARM_UP_UPDATES):
         bounds.judge_update(away(1), TASK)
@@ -90,14 +90,14 @@ def test_what_is_refused_does_not_move_the_median() -> None:
     assert bounds.judge_update(away(2), TASK) is None
 
 
-def test_clients_that_do_not_move_do_not_make_all_others_odd() -> None:
+def test_normal_updates_pass_after_updates_of_norm_zero() -> None:
     bounds = Bounds("auto")
     for _ in range(WARM_UP_UPDATES):
         assert bounds.judge_update(away(0), TASK) is None
     assert bounds.judge_update(away(1), TASK) is None
 
 
-def test_what_is_usual_goes_with_a_checkpoint() -> None:
+def test_checkpoint_keeps_the_norms_of_accepted_updates() -> None:
     bounds, again, stream = Bounds("auto"), Bounds("auto"), io.BytesIO()
     for norm in (1, 2, 3, 4, 5):
         bounds.judge_update(away(norm), TASK)

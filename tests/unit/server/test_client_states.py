@@ -40,7 +40,7 @@ def trained(client: int, **extras: list[float]) -> Update:
         ("received", [np.nan] * 6, [np.nan] * 3),
     ],
 )
-def test_values_never_written_come_from_the_start(start: float, whole: list[float], part: list[float]) -> None:
+def test_values_never_written_are_the_start_values(start: float, whole: list[float], part: list[float]) -> None:
     kept = states(KeptBuffer("v", start))
     np.testing.assert_array_equal(carried(kept, 0, WHOLE), whole)
     np.testing.assert_array_equal(carried(kept, 0, PART), part)
@@ -57,7 +57,7 @@ def test_only_trained_coordinates_of_the_client_change() -> None:
     np.testing.assert_array_equal(rows["kept_v"], [[np.nan, 1, np.nan, np.nan, np.nan, 3]])
 
 
-def test_buffer_of_some_coordinates_is_cut_and_written_at_those() -> None:
+def test_buffer_of_some_coordinates_is_sent_and_written_only_there() -> None:
     kept = states(KeptBuffer("head", "model", coordinates=np.array([2, 4, 5])))
     np.testing.assert_array_equal(carried(kept, 0, WHOLE), [12, 14, 15])
     kept.receive(WHOLE, trained(0, head=[1, 2, 3]))
@@ -85,7 +85,7 @@ def test_restored_states_continue_with_the_same_values() -> None:
     assert other.copy_rows([0, 2])["clients"].size == 0
 
 
-def test_memory_is_that_of_the_rows() -> None:
+def test_buffer_counts_the_values_of_its_row() -> None:
     buffers = (KeptBuffer("v"), KeptBuffer("head", coordinates=np.array([2, 4])), KeptBuffer("alpha", size=1))
     assert [buffer.count(6) for buffer in buffers] == [6, 2, 1]
 

@@ -29,7 +29,7 @@ def take(
     return rule.apply_update(arrival, model).weight
 
 
-def test_two_submodels_of_different_age() -> None:
+def test_weights_of_two_submodels_decrease_with_their_age() -> None:
     """a = (1, 4^-.6) normalised is (.696730, .303270)."""
     model = AsyncModel(np.array([1, 2, 3], np.float32), 2, 1)
     rule = FedGMR().bind(model)
@@ -38,7 +38,7 @@ def test_two_submodels_of_different_age() -> None:
     np.testing.assert_allclose(model.params, (1.545096, 1.696730, 4), atol=1e-6)
 
 
-def test_submodels_count_by_age_and_samples_in_every_second_update() -> None:
+def test_buffer_of_two_weights_submodels_by_age_and_samples() -> None:
     """Weights 10 and 30 * 4^-.5 = 15: (10 * 2 + 15 * 12) / 25 = 8. The client's second submodel has the weight 40."""
     model = AsyncModel(np.array([1, 5], np.float32), 2, 1)
     rule = FedGMR(size=2, exponent=0.5).bind(model)
@@ -52,7 +52,7 @@ def test_submodels_count_by_age_and_samples_in_every_second_update() -> None:
     np.testing.assert_allclose(model.params, [(40 * 1 + 15 * 12) / 55, 9])
 
 
-def test_whole_fresh_models_of_equal_data_are_averaged() -> None:
+def test_fresh_whole_models_with_equal_samples_are_averaged() -> None:
     """Densities 1, ages 0: the mean of the last models of all clients, for any number of updates of each."""
     model, rng, last = AsyncModel(np.zeros(6, np.float32), 3, 1), np.random.default_rng(0), {}
     rule = FedGMR().bind(model)
@@ -63,7 +63,7 @@ def test_whole_fresh_models_of_equal_data_are_averaged() -> None:
         np.testing.assert_allclose(model.params, np.mean(list(last.values()), axis=0), atol=1e-6)
 
 
-def test_what_no_submodel_has_keeps_its_bits() -> None:
+def test_coordinate_in_no_submodel_keeps_its_bits() -> None:
     """A coordinate stays unchanged if none of the clients' last submodels has it."""
     model = AsyncModel(np.array([0.1, 0.2, 0.3], np.float32), 2, 1)
     rule = FedGMR().bind(model)
@@ -78,7 +78,7 @@ def test_what_no_submodel_has_keeps_its_bits() -> None:
     assert model.params[0] != before[0]
 
 
-def test_the_floor_rises_and_never_falls() -> None:
+def test_density_floor_rises_with_time_and_never_falls() -> None:
     """Each density applies until its time: .05 until .2 T, and 1 from .8 T on."""
     policy = Growing(until=10.0)
     assert [policy.floor(now) for now in (0, 1.99, 2, 4, 6, 7.99, 8, 99)] == [0.05, 0.05, 0.1, 0.2, 0.5, 0.5, 1, 1]
@@ -86,7 +86,7 @@ def test_the_floor_rises_and_never_falls() -> None:
     assert floors == sorted(floors)
 
 
-def test_masks_are_nested_and_of_the_largest_weights_of_all_tensors() -> None:
+def test_masks_are_nested_and_keep_the_largest_weights_of_all_tensors() -> None:
     params = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
     # The weights of one tensor are larger than all others.
     params[:200] *= 100
@@ -102,7 +102,7 @@ def test_masks_are_nested_and_of_the_largest_weights_of_all_tensors() -> None:
     assert masks[1][300:].sum() == 14
 
 
-def test_the_largest_are_those_that_sorting_puts_first() -> None:
+def test_mask_keeps_the_largest_weights_in_the_order_of_a_stable_sort() -> None:
     """Among equal values the first is chosen, and NaN is last, as in Python's stable sort."""
     rng = np.random.default_rng(2)
     for density in (0.001, 0.1, 0.5, 0.97, 1.0):
@@ -123,7 +123,7 @@ def test_the_largest_are_those_that_sorting_puts_first() -> None:
         assert set(np.flatnonzero(~mask_largest(params, spans, density))) == set(places) - kept
 
 
-def test_the_papers_densities() -> None:
+def test_fedgmr_has_the_densities_and_exponent_of_the_paper() -> None:
     submodel = METHODS["fedgmr"].submodel
     assert isinstance(submodel, Growing)
     assert submodel.capacities.levels == (1, 0.5, 0.2, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05, 0.05)
@@ -146,7 +146,7 @@ class Scaled(nn.Module):
         return x + self.inner(x)
 
 
-def test_blocks_without_matrices_cannot_grow() -> None:
+def test_growing_refuses_blocks_without_matrices() -> None:
     traced = trace_module(nn.Sequential(Scaled(), Scaled(), nn.Linear(4, 2)), torch.zeros(2, 4))
     with pytest.raises(ValueError, match=r"^model: .*Sequential"):
         Growing().bind(RunContext(traced, 2, 0))

@@ -19,7 +19,7 @@ from fedraa.vectors.delta_view import DeltaView
 
 
 @pytest.mark.parametrize("in_memory", [2**30, 0])
-def test_a_row_is_made_when_its_client_first_appears(in_memory: int) -> None:
+def test_client_row_is_created_when_its_client_first_appears(in_memory: int) -> None:
     # A block has two rows.
     size = BLOCK_BYTES // 8
     rows = ClientRows(size, 1_000_000, lambda: np.full(size, 7, np.float32), in_memory)
@@ -36,7 +36,7 @@ def test_a_row_is_made_when_its_client_first_appears(in_memory: int) -> None:
 
 
 @pytest.mark.parametrize("in_memory", [2**30, 0])
-def test_rows_that_are_being_saved_stay_as_they_were(in_memory: int) -> None:
+def test_rows_in_a_checkpoint_do_not_change_during_later_writes(in_memory: int) -> None:
     """A checkpoint copies no rows. A block that is written meanwhile is copied to its place in memory or a file."""
     rows = ClientRows(BLOCK_BYTES // 4, 9, lambda: np.zeros(BLOCK_BYTES // 4, np.float32), in_memory)
     for client in range(3):
@@ -57,7 +57,7 @@ def test_rows_that_are_being_saved_stay_as_they_were(in_memory: int) -> None:
 
 
 @pytest.mark.parametrize("appeared", [(4, 0, 2), (1, 3), range(5), ()])
-def test_the_sum_of_rows_is_that_of_one_array_bit_for_bit(appeared: Sequence[int]) -> None:
+def test_sum_of_rows_equals_the_sum_of_one_array_bit_for_bit(appeared: Sequence[int]) -> None:
     rng, whole = np.random.default_rng(0), np.zeros((5, 1000), np.float32)
     rows = ClientRows(1000, 5, lambda: np.zeros(1000, np.float32))
     for client in appeared:
@@ -66,7 +66,7 @@ def test_the_sum_of_rows_is_that_of_one_array_bit_for_bit(appeared: Sequence[int
     assert mean.tobytes() == whole.mean(axis=0, dtype=np.float32).tobytes()
 
 
-def test_ram_fed_remembers_the_clients_that_took_part_alone() -> None:
+def test_ram_fed_remembers_only_clients_that_took_part() -> None:
     mean = MemorisedMean().bind(1000, 10**6)
     for client in (999_999, 3):
         mean.add(ClientDelta(client, DeltaView(slice(None), np.ones(1000, np.float32)), 1.0, 0.1))
@@ -77,7 +77,7 @@ def test_ram_fed_remembers_the_clients_that_took_part_alone() -> None:
     assert list(again.state()["memory"]["clients"]) == [999_999, 3]
 
 
-def test_the_next_client_is_one_that_does_not_train() -> None:
+def test_next_client_is_an_idle_client() -> None:
     some = Concurrency(6, 3, seed=1)
     busy = set(some.first_clients())
     assert len(busy) == 3
@@ -94,7 +94,7 @@ def test_the_next_client_is_one_that_does_not_train() -> None:
     assert everyone.next_clients(4, 9, ()) == (4,)
 
 
-def test_a_run_with_some_at_a_time_is_replayed_and_resumed(tmp_path: Path) -> None:
+def test_run_with_limited_concurrency_replays_and_resumes(tmp_path: Path) -> None:
     given = {"engine": "local", "clients": 12, "concurrency": 3, "quiet": True, "fragments": 2, "local_steps": 1}
     history = fl.run(updates=20, out=tmp_path / "whole", **given)
     dispatched = [line["client"] for line in history.lines() if line["kind"] == "dispatch"]
@@ -106,7 +106,7 @@ def test_a_run_with_some_at_a_time_is_replayed_and_resumed(tmp_path: Path) -> No
     assert longer.summary["model_sha256"] == history.summary["model_sha256"]
 
 
-def test_columns_of_very_many_are_packed() -> None:
+def test_long_columns_are_packed() -> None:
     column = np.random.default_rng(0).random(10_001)
     column[5] = np.inf
     assert unpack_column(pack_column(column)) == [None if value == np.inf else value for value in column.tolist()]
@@ -114,7 +114,7 @@ def test_columns_of_very_many_are_packed() -> None:
     assert pack_column(np.array([1, 2])) == [1, 2]
 
 
-def test_daily_devices_are_those_of_spans_that_say_so() -> None:
+def test_daily_availability_equals_explicit_time_spans() -> None:
     daily = read_availability(Path("daily:0.25"), 5, 8.0, seed=3)
     assert isinstance(daily, Daily)
     rng = np.random.default_rng(0)
@@ -131,6 +131,6 @@ def test_daily_devices_are_those_of_spans_that_say_so() -> None:
     ("text", "period", "said"),
     [("daily:2", 8.0, "share"), ("daily:x", 8.0, "share"), ("daily:0.5", None, "day")],
 )
-def test_days_that_are_none(text: str, period: float | None, said: str) -> None:
+def test_malformed_daily_availability_is_refused(text: str, period: float | None, said: str) -> None:
     with pytest.raises(ValueError, match=f"^availability.*{text}.*{said}"):
         read_availability(Path(text), 5, period)

@@ -1,4 +1,4 @@
-"""A mistake in a hook of a custom component, such as `memory` or `begin`, is one sentence with its field."""
+"""Mistakes in hooks of custom components, such as `memory` or `begin`, are errors with a field."""
 
 import sys
 import threading
@@ -160,7 +160,7 @@ def clips(self: Any, run: Any) -> None:
     run.add_transform(Clipping(1.0))
 
 
-# The default, which a model that is given as an object needs.
+# A run with a model object needs the default value of `hidden`.
 HIDDEN = fl.Experiment.model_fields["hidden"].default
 # No check before the start has batches of this size.
 BATCH = 7
@@ -204,7 +204,7 @@ class OddLoss(Classification):
     ],
 )
 @pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
-def test_component_of_clients_with_a_mistake_is_named_when_all_clients_failed(
+def test_error_names_the_client_component_that_fails_on_all_clients(
     tmp_path: Path, fields: dict[str, Any], field: str, names: tuple[str, ...]
 ) -> None:
     out = tmp_path / "run"
@@ -215,7 +215,7 @@ def test_component_of_clients_with_a_mistake_is_named_when_all_clients_failed(
 
 
 @pytest.mark.parametrize("begin", [fails, leaves, returning(None)])
-def test_begin_of_a_gradient_transform_with_a_mistake_is_named(begin: Any) -> None:
+def test_error_names_a_gradient_transform_with_a_wrong_begin(begin: Any) -> None:
     own = odd(fl.GradientTransform, apply=fails, begin=begin)
     with refuses("gradient_transforms", "Odd"):
         begin_transforms([own], {})
@@ -238,7 +238,7 @@ class Start(fl.Callback):
 
 
 @pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
-def test_failing_model_is_named_when_all_clients_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_a_model_that_fails_on_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OddModel, "started", False)
     model = OddModel(64, 10)
     with refuses("model", "OddModel", "KeyError"):
@@ -308,7 +308,7 @@ def test_failing_personal_model_ends_the_run_and_is_named(tmp_path: Path) -> Non
         fl.run(**SMALL | fields, dataset=data, out=tmp_path / "run")
 
 
-def test_begin_without_the_buffer_that_the_transform_needs_names_the_buffer() -> None:
+def test_error_about_a_missing_buffer_of_a_transform_names_the_buffer() -> None:
     with refuses("gradient_transforms", "AddVector", "control"):
         begin_transforms([AddVector()], {})
 
@@ -322,7 +322,7 @@ def test_subclass_of_a_built_in_transform_is_checked_like_a_custom_one(tmp_path:
         fl.run(**SMALL, gradient_transforms=(own,), out=tmp_path / "run")
 
 
-def test_error_of_a_custom_component_names_it_even_if_its_text_looks_like_a_field() -> None:
+def test_error_names_its_component_even_if_the_text_looks_like_a_field() -> None:
     def shapes() -> None:
         raise ValueError("shape: 3 is wrong")
 
@@ -330,7 +330,7 @@ def test_error_of_a_custom_component_names_it_even_if_its_text_looks_like_a_fiel
         shapes()
 
 
-def test_rule_that_cannot_be_copied_is_named(tmp_path: Path) -> None:
+def test_error_names_a_rule_that_cannot_be_copied(tmp_path: Path) -> None:
     own = rule()["async_rule"]
     own.lock = threading.Lock()
     with refuses("async_rule", "Odd"):
@@ -339,7 +339,7 @@ def test_rule_that_cannot_be_copied_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["MemoryError", "OutOfMemoryError", "AcceleratorError"])
-def test_lack_of_memory_inside_of_a_custom_component_is_no_fault_of_the_client(name: str) -> None:
+def test_lack_of_memory_in_a_custom_component_is_not_blamed_on_the_client(name: str) -> None:
     with pytest.raises(InputError) as caught, convert_errors("local_optimizer", fails):
         raise type(name, (RuntimeError,), {})("no memory")
     assert not may_be_client_fault(caught.value)

@@ -1,4 +1,4 @@
-"""A mistake of a custom component is one sentence with its field; runs of the same experiment share no state."""
+"""Mistakes in custom components are errors with a field. Runs of the same experiment share no state."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +136,7 @@ def test_component_with_a_mistake_ends_the_run(tmp_path: Path, fields: dict[str,
         fl.run(**SMALL | fields, out=tmp_path / "run")
 
 
-def test_compressor_with_a_mistake_makes_all_clients_fail_and_names_the_last(tmp_path: Path) -> None:
+def test_error_names_a_compressor_that_fails_on_all_clients(tmp_path: Path) -> None:
     with refuses("compress", "Odd.apply") as caught:
         fl.run(**SMALL, compress=compressor(lambda delta: delta[:2]), out=tmp_path / "run")
     [note] = caught.value.__notes__
@@ -144,7 +144,7 @@ def test_compressor_with_a_mistake_makes_all_clients_fail_and_names_the_last(tmp
     assert note.endswith("task 5")
 
 
-def test_a_weight_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+def test_weight_of_a_rule_may_be_a_numpy_number(tmp_path: Path) -> None:
     own = rule(fl.ApplyResult(np.float32(0.5)))  # type: ignore[arg-type]
     history = fl.run(**SMALL, async_rule=own, updates=4, out=tmp_path / "run")
     assert "consistent" in fl.replay(history.directory)
@@ -153,7 +153,7 @@ def test_a_weight_may_be_a_number_of_numpy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "error"), [("1 / 0", "ZeroDivisionError: division by zero"), ("def x(:", "SyntaxError")]
 )
-def test_a_module_that_fails_as_it_is_imported(
+def test_module_that_fails_on_import_is_refused_with_its_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, error: str
 ) -> None:
     name = f"fails_{len(module)}"
@@ -164,7 +164,7 @@ def test_a_module_that_fails_as_it_is_imported(
             fl.run(**SMALL | {field: f"{name}:X"}, out=tmp_path / "run")
 
 
-def test_choices_of_a_method_are_objects_of_their_kind() -> None:
+def test_method_refuses_components_of_the_wrong_kind() -> None:
     with refuses("method.update", "AsyncRule", "Mean", got=3):
         fl.Method(update=3)  # type: ignore[arg-type]
     with refuses("method.schedule", "Schedule", got="random"):
@@ -175,7 +175,7 @@ def own_method() -> fl.Method:
     return fl.Method(paper="mine", update=Mean(aggregator=Mean().resolve_aggregator()), name="mine")
 
 
-def test_own_methods_are_reported_and_compared(tmp_path: Path) -> None:
+def test_custom_methods_are_compared_and_reported(tmp_path: Path) -> None:
     methods = [own_method(), "fedavg", "fed-raa"]
     frame = fl.compare(methods, time=1, scheduler="random", **SMALL, out=tmp_path / "runs")  # type: ignore[arg-type]
     assert list(frame["method"]) == ["mine", "fedavg", "fed-raa"]
@@ -183,7 +183,7 @@ def test_own_methods_are_reported_and_compared(tmp_path: Path) -> None:
     assert "mine" in (tmp_path / "page.html").read_text()
 
 
-def test_a_part_inside_of_a_method_is_asked_for_again(tmp_path: Path) -> None:
+def test_resume_requires_a_method_with_a_locally_defined_component(tmp_path: Path) -> None:
     def method() -> fl.Method:
         class Here(fl.Scheduler):
             def choose(self, view: Any, rng: Any) -> int:
@@ -199,7 +199,7 @@ def test_a_part_inside_of_a_method_is_asked_for_again(tmp_path: Path) -> None:
     assert fl.resume(out, updates=5, method=method()).summary["steps"] == 5
 
 
-def test_a_function_makes_the_model(tmp_path: Path) -> None:
+def test_resume_requires_a_model_that_a_local_function_makes(tmp_path: Path) -> None:
     def net(classes: int) -> torch.nn.Module:
         return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 8), torch.nn.Linear(8, classes))
 
@@ -225,7 +225,7 @@ def test_runs_of_one_experiment_share_no_state(tmp_path: Path) -> None:
     assert mine.scheduler.turns == 0
 
 
-def test_a_method_that_refuses_an_unknown_option_is_refused() -> None:
+def test_method_that_lists_an_unknown_option_as_refused_is_an_error() -> None:
     class Careful(RoundState):
         refuses = MappingProxyType({"weight_decay": "the formula has none"})
 

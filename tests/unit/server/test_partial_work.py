@@ -25,7 +25,7 @@ def steps_before(duration: float, paces: RealPaces | None = None, started: float
 
 
 @pytest.mark.parametrize(("deadline", "steps"), [(10.0, None), (9.99, 9), (4.0, 4), (1.0, 1), (0.5, None)])
-def test_modelled_time_decides_on_the_virtual_clock(deadline: float, steps: int | None) -> None:
+def test_modelled_time_limits_the_steps_on_the_virtual_clock(deadline: float, steps: int | None) -> None:
     assert steps_before(deadline) == steps
     assert steps_before(deadline, started=7.0) == steps
 
@@ -60,7 +60,7 @@ def test_lost_task_counts_twice_and_never_speeds_a_client_up() -> None:
     assert steps_before(10.0, paces) == 8
 
 
-def test_paces_are_in_checkpoints() -> None:
+def test_checkpoint_keeps_the_measured_paces() -> None:
     paces = RealPaces()
     paces.record_update(0, 30.0, 40.0)
     again = RealPaces()

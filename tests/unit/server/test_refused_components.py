@@ -30,12 +30,12 @@ def apply_update(self: Any, update: ClientUpdate, model: AsyncModel) -> fl.Apply
     ("base", "names"),
     [(ConvexMix, "is_convex_mix"), (DeltaMix, "is_convex_mix and is_delta_mix"), (FedBuffRule, "adds_noise")],
 )
-def test_subclass_that_overrides_apply_update_without_its_guarantees_is_a_type_error(base: type, names: str) -> None:
+def test_subclass_that_overrides_apply_update_must_declare_its_guarantees(base: type, names: str) -> None:
     with pytest.raises(TypeError, match=f"Own .* {names};"):
         type("Own", (base,), {"apply_update": apply_update})
 
 
-def test_subclass_that_declares_the_guarantees_again_keeps_what_it_declares() -> None:
+def test_subclass_that_declares_its_guarantees_again_keeps_them() -> None:
     own: Any = type("Own", (DeltaMix,), {"apply_update": apply_update, "is_convex_mix": False, "is_delta_mix": True})
     assert (own.is_convex_mix, own.is_delta_mix, own.bounded_by_weight) == (False, True, False)
     inherited: Any = type("Inherited", (DeltaMix,), {})
@@ -82,7 +82,7 @@ def test_staleness_weight_that_is_not_finite_or_too_large_is_refused(weight: Any
 
 
 @pytest.mark.parametrize("result", [None, 0.5, fl.ApplyResult(np.nan), fl.ApplyResult(0.5, new_version="yes")])  # type: ignore[arg-type]
-def test_result_of_a_rule_that_is_not_taken_is_refused(result: Any) -> None:
+def test_result_that_is_not_a_valid_apply_result_is_refused(result: Any) -> None:
     class Wrong(fl.AsyncRule):
         def apply_update(self, update: Any, model: Any) -> Any:
             return result
@@ -108,7 +108,7 @@ def test_compressed_model_of_another_shape_is_refused(result: Any) -> None:
     assert caught.value.got is result
 
 
-def test_choices_of_a_round_update_are_checked() -> None:
+def test_unknown_choices_of_a_round_update_are_refused() -> None:
     with refuses("weights", "uniform", "samples", got="loss"):
         Mean(weights="loss")
     with refuses("auxiliary", "RoundState", got="control"):

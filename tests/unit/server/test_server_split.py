@@ -1,4 +1,4 @@
-"""A model on shards equals the model in one place: the same bits for any updates."""
+"""A sharded model has the same bits as an unsharded model after any updates."""
 
 import subprocess
 import sys
@@ -54,7 +54,7 @@ def cut(split: Split, there: list[Shard], fragment: int) -> Vector:
     return assemble_pieces([p.place for p in pieces], [there[p.shard].cut(fragment) for p in pieces])
 
 
-def test_a_coordinate_is_where_the_first_fragment_that_has_it_is() -> None:
+def test_coordinate_is_stored_on_the_shard_of_its_first_fragment() -> None:
     assert [own.tolist() for own in Split.of(ALL, SIZE, 2).own] == [[0, 1, 2, 5, 6, 7, 8, 11], [3, 4, 10]]
     three = Split.of(ALL, SIZE, 3)
     assert [own.tolist() for own in three.own] == [[0, 1, 2, 5], [3, 4, 10], [6, 7, 8, 11]]
@@ -69,7 +69,9 @@ def test_a_coordinate_is_where_the_first_fragment_that_has_it_is() -> None:
     seed=st.integers(0, 2**32 - 1),
     arrivals=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), min_size=1, max_size=12),
 )
-def test_the_same_bits_as_in_one_place(rule: AsyncRule, count: int, seed: int, arrivals: list[tuple[int, int]]) -> None:
+def test_sharded_and_unsharded_models_have_the_same_bits(
+    rule: AsyncRule, count: int, seed: int, arrivals: list[tuple[int, int]]
+) -> None:
     rng = np.random.default_rng(seed)
     start = rng.normal(size=SIZE).astype(np.float32)
     whole, split = LocalStore(start.copy(), PARTS, rule, [1] * 5), Split.of(ALL, SIZE, count)
@@ -96,7 +98,7 @@ def test_the_same_bits_as_in_one_place(rule: AsyncRule, count: int, seed: int, a
     assert full[9] == start[9]
 
 
-def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> None:
+def test_shard_discards_wrong_pushes_and_mixes_only_the_chosen_push() -> None:
     shard = Shard(np.zeros(2, np.float32), [np.arange(2)], norms=False)
     sent, good, other = (np.full(2, value, np.float32) for value in (0, 1, 9))
     refused = shard.receive(7, "a", sent, np.array([np.nan, 1], np.float32))
@@ -127,18 +129,18 @@ def test_a_shard_keeps_nothing_that_is_wrong_and_mixes_what_it_is_told_to() -> N
         (Receipt("a", wrong="are float64, not float32"), "params are float64, not float32"),
     ],
 )
-def test_validation_goes_by_what_shards_say(receipt: Receipt, why: str | None) -> None:
+def test_validation_uses_the_receipts_of_shards(receipt: Receipt, why: str | None) -> None:
     work = task(0, RemoteBuffer(4))
     answer = replace(update(work, np.empty(0, np.float32)), receipt=receipt)
     assert check_update(answer, work, max_norm=2.0) == why
 
 
-def test_a_shard_goes_without_torch() -> None:
+def test_shard_does_not_import_torch() -> None:
     code = "import sys, actors.server.shard; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_smaller_weight_does_not_apply_to_coordinates_with_the_full_weight() -> None:
+def test_shared_weight_does_not_apply_to_full_weight_coordinates() -> None:
     full_weight = np.array([True, False, False, False])
     split = Split.of([np.array([0, 1, 2]), np.array([0, 2, 3])], 4, 2, full_weight)
     for pieces in split.pieces:

@@ -47,7 +47,9 @@ class Shuffles(fl.Scheduler):
         (Shuffles(), "ValueError: array is read-only"),
     ],
 )
-def test_scheduler_that_cannot_work_is_named(scheduler: fl.Scheduler, name: str, tmp_path: Path) -> None:
+def test_error_names_a_scheduler_that_cannot_be_copied_or_changes_its_inputs(
+    scheduler: fl.Scheduler, name: str, tmp_path: Path
+) -> None:
     with refuses("scheduler", name, type(scheduler).__name__):
         fl.run(**SMALL, method="fed-raa", updates=3, scheduler=scheduler, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -67,7 +69,7 @@ class State:
     ("given", "name"),
     [(5, "got 5"), (OSError("no"), "OSError: no")],
 )
-def test_state_that_is_no_dict_is_refused(given: object, name: str) -> None:
+def test_state_that_fails_or_is_not_a_dict_is_refused(given: object, name: str) -> None:
     with refuses("state", "State", name):
         save_state(State(given))
 
@@ -76,7 +78,9 @@ def leaves() -> None:
     sys.exit(3)
 
 
-def test_error_of_a_component_is_one_line_with_its_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_component_is_one_line_with_the_exception_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with refuses("x", "leaves", "SystemExit: 3"), convert_errors("x", leaves):
         leaves()
     with refuses("x", "leaves", "KeyError: 'a b'"), convert_errors("x", leaves):
@@ -92,7 +96,7 @@ def test_error_of_a_component_is_one_line_with_its_type(tmp_path: Path, monkeypa
         registry.resolve("leaving")
 
 
-def test_callback_with_an_unknown_hook_suggests_the_known_one(tmp_path: Path) -> None:
+def test_error_about_an_unknown_callback_hook_suggests_the_known_one(tmp_path: Path) -> None:
     class Late(fl.Callback):
         def on_evaluation(self, step: int) -> None:
             raise AssertionError
@@ -114,7 +118,7 @@ def test_a_callback_that_ends_the_process_leaves_a_checkpoint(tmp_path: Path) ->
     assert fl.resume(tmp_path / "run").summary["steps"] == 2
 
 
-def test_what_is_no_experiment_and_no_model(tmp_path: Path) -> None:
+def test_wrong_experiment_and_model_with_nan_weights_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^experiment: got 'fedavg'"):
         fl.run("fedavg")  # type: ignore[arg-type]
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))

@@ -30,11 +30,11 @@ def spec_of(method: str) -> RunSpec:
     return build_run(Experiment(method=method, clients=4, hidden=(8,), engine="local"))
 
 
-def nowhere(kind: str, t: float, /, **fields: object) -> None:
+def discard_event(kind: str, t: float, /, **fields: object) -> None:
     """Discard an event."""
 
 
-def test_values_that_are_elsewhere_cannot_be_read_but_their_number_is_known() -> None:
+def test_remote_values_cannot_be_read_but_their_number_is_known() -> None:
     task = Task(7, 0, 0, 0, 0, 0, (), RemoteBuffer(5), 0.1, 1.0)
     assert (task.size, task.nbytes) == (5, 20)
     with pytest.raises(TypeError, match="task 7"):
@@ -44,7 +44,7 @@ def test_values_that_are_elsewhere_cannot_be_read_but_their_number_is_known() ->
 @pytest.mark.parametrize("method", ["fed-raa", "fedasync", "fedavg", "fedcm", "scaffold"])
 def test_tasks_share_one_buffer_before_a_checkpoint_and_after(method: str) -> None:
     spec = spec_of(method)
-    first, second = make_server(spec, nowhere), make_server(spec, nowhere)
+    first, second = make_server(spec, discard_event), make_server(spec, discard_event)
     for client in range(4):
         first.assign(client, 0.0)
     second.restore(saved(first.state()))
@@ -70,12 +70,15 @@ def same_bits(table: TaskTable, other: TaskTable) -> None:
         ]
 
 
-def test_a_checkpoint_holds_the_values_of_remote_buffers_and_they_go_back() -> None:
+def test_checkpoint_keeps_and_restores_the_values_of_remote_buffers() -> None:
     spec = spec_of("fed-raa")
 
     def table() -> TaskTable:
         return TaskTable(
-            spec.data.sizes.tolist(), make_cost_model(spec), nowhere, LocalRates("constant", lambda widths: 0.1, 1, 1)
+            spec.data.sizes.tolist(),
+            make_cost_model(spec),
+            discard_event,
+            LocalRates("constant", lambda widths: 0.1, 1, 1),
         )
 
     first, part = table(), spec.submodels[1]

@@ -105,7 +105,7 @@ PARTS: list[tuple[dict[str, Any], str, tuple[str, ...]]] = [
 
 
 @pytest.mark.parametrize(("fields", "field", "names"), PARTS)
-def test_unsound_component_is_named_and_the_last_checkpoint_is_sound(
+def test_error_names_an_unsound_component_and_last_checkpoint_is_finite(
     fields: dict[str, Any], field: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:
     with refuses(field, *names):
@@ -119,7 +119,7 @@ def test_unsound_component_is_named_and_the_last_checkpoint_is_sound(
     assert np.isfinite(state["server"]["params"]).all()
 
 
-def test_what_does_not_move_the_model_may_be_anything(tmp_path: Path) -> None:
+def test_non_finite_value_at_an_unmoved_coordinate_is_accepted(tmp_path: Path) -> None:
     history = fl.run(
         **SMALL,
         method="fedavg",
@@ -131,7 +131,7 @@ def test_what_does_not_move_the_model_may_be_anything(tmp_path: Path) -> None:
     assert np.isfinite(history.evals["loss"]).all()
 
 
-def test_what_is_called_no_version_is_looked_at_before_it_is_kept(tmp_path: Path) -> None:
+def test_model_between_two_versions_is_checked_before_a_checkpoint(tmp_path: Path) -> None:
     """The rule spoils the model between two versions. Then the run is stopped, or its time limit is reached."""
     model = np.zeros(6, np.float32)
     store = LocalStore(model, [Submodel((6,), None)], Late(np.nan, 1), [1, 1])
@@ -141,7 +141,7 @@ def test_what_is_called_no_version_is_looked_at_before_it_is_kept(tmp_path: Path
 
 
 @pytest.mark.parametrize(("value", "sound"), [(9.9e11, True), (2e12, False), (np.nan, False), (-np.inf, False)])
-def test_one_number_among_many_is_found_wherever_it_is(value: float, sound: bool) -> None:
+def test_unsound_value_is_found_at_any_position(value: float, sound: bool) -> None:
     for place in (0, 4999, 9999):
         # The norm of this update is over the bound.
         params = np.full(10_000, 1e11, np.float32)
@@ -150,7 +150,7 @@ def test_one_number_among_many_is_found_wherever_it_is(value: float, sound: bool
             refuse_unsound("async_rule", Rule(), params)
 
 
-def test_a_weight_that_blows_the_model_up_slowly_is_not_the_clients_fault(tmp_path: Path) -> None:
+def test_slow_divergence_is_blamed_on_the_rule_and_not_on_clients(tmp_path: Path) -> None:
     """Each update is mixed in with -480: the values are finite, but in the end no client can train them."""
     with refuses("async_rule", "ConvexMix"):
         fl.run(
@@ -163,9 +163,7 @@ def test_a_weight_that_blows_the_model_up_slowly_is_not_the_clients_fault(tmp_pa
         )
 
 
-def test_the_client_whose_update_is_too_large_is_named_and_not_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_client_with_the_too_large_update_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = Trainer.train
 
     def trained(self: Trainer, task: Task, *rest: Any) -> Update:

@@ -47,7 +47,7 @@ GOOD = Update(
 )
 
 
-def test_a_good_update_may_pass() -> None:
+def test_valid_update_passes() -> None:
     assert check_update(GOOD, TASK) is None
 
 
@@ -75,15 +75,15 @@ def test_a_good_update_may_pass() -> None:
         ({"seconds": -1e9}, "the duration is -1000000000.0 seconds"),
     ],
 )
-def test_each_thing_wrong_is_named(change: dict[str, Any], why: str) -> None:
+def test_reason_names_the_defect_of_an_update(change: dict[str, Any], why: str) -> None:
     assert check_update(replace(GOOD, **change), TASK) == why
 
 
-def test_what_was_not_asked_for_is_refused() -> None:
+def test_update_without_a_task_in_flight_is_refused() -> None:
     assert check_update(GOOD, None) == "task 7 is not in flight"
 
 
-def test_the_bound_is_on_the_distance_from_what_was_sent() -> None:
+def test_bound_limits_the_distance_from_the_sent_weights() -> None:
     # ||0.5 * ones(12)|| = sqrt(3) = 1.732...; from a task sent at 0.5 it is 0.
     assert check_update(GOOD, TASK, max_norm=1.74) is None
     assert check_update(GOOD, TASK, max_norm=1.73) == "the update's norm 1.732 is over the bound 1.73"
@@ -91,7 +91,7 @@ def test_the_bound_is_on_the_distance_from_what_was_sent() -> None:
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=SIZE, max_size=SIZE))
-def test_any_finite_numbers_pass(values: list[float]) -> None:
+def test_update_with_any_finite_values_passes(values: list[float]) -> None:
     assert check_update(replace(GOOD, params=np.array(values, np.float32)), TASK) is None
 
 
@@ -179,14 +179,14 @@ def honest(task: Task) -> Update:
 
 @settings(max_examples=150)
 @given(data=st.data())
-def test_no_poison_reaches_the_model(
+def test_poisoned_update_does_not_change_the_model(
     data: st.DataObject, spec: RunSpec, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("poison")
     seen: list[bytes] = []
 
     def answer(task: Task) -> Update:
-        """Send bad values until the third attempt, which is another task; the model must be the same at each."""
+        """Send two poisoned updates and then a valid one. Record the model before each."""
         seen.append(loop.server.params.tobytes())
         return poison(honest(task), data.draw) if len(seen) < 3 else honest(task)
 
@@ -202,7 +202,7 @@ def test_no_poison_reaches_the_model(
     assert sum(line["kind"] == "commit" for line in lines) == 1
 
 
-def test_a_client_that_only_ever_sends_poison_is_left_out(spec: RunSpec, tmp_path: Path) -> None:
+def test_client_that_always_sends_bad_updates_is_quarantined(spec: RunSpec, tmp_path: Path) -> None:
     def answer(task: Task) -> Update:
         return replace(honest(task), params=task.params * np.float32(np.nan)) if task.client == 1 else honest(task)
 
@@ -222,7 +222,7 @@ def test_a_client_that_only_ever_sends_poison_is_left_out(spec: RunSpec, tmp_pat
 @pytest.mark.parametrize(
     ("method", "name"), [("mimelite", "gradient"), ("prunefl", "squares"), ("fedrobust", "kept_adversary")]
 )
-def test_a_client_whose_answers_lack_what_was_asked_for_is_left_out(method: str, name: str, tmp_path: Path) -> None:
+def test_client_whose_updates_lack_requested_extras_is_quarantined(method: str, name: str, tmp_path: Path) -> None:
     def answer(task: Task) -> Update:
         assert task.asks == (name,)
         if task.client == 1:

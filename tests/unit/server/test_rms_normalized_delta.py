@@ -1,4 +1,4 @@
-"""RMS-normalized deltas, against NumPy and in runs."""
+"""RMS-normalized deltas equal a computation with NumPy, and runs with them replay and resume."""
 
 from pathlib import Path
 
@@ -30,23 +30,23 @@ def drawn(count: int) -> list[tuple[int, np.ndarray]]:
     return [(number % 2, rng.normal(size=3) * [1, 0.1, 0.01]) for number in range(count)]
 
 
-@pytest.mark.parametrize("even", [0.25, 0.5, 1.0])
-def test_steps_by_hand(even: float) -> None:
+@pytest.mark.parametrize("power", [0.25, 0.5, 1.0])
+def test_rms_normalized_delta_equals_the_steps_by_hand(power: float) -> None:
     """Gain 1, N = 4, M = 2: the weight is 1 / 2, and 1 / 4 on shared coordinates."""
     state, theta, squares, counts = model(), np.zeros(5), np.zeros(5), [0, 0]
-    rule = RMSNormalizedDelta(server_gain=1.0, power=even).bind(state)
+    rule = RMSNormalizedDelta(server_gain=1.0, power=power).bind(state)
     for fragment, delta in drawn(SQUARES_WINDOW * 2 + 20):
         at = INDICES[fragment]
         counts[fragment] += 1
         squares[at] += (delta**2 - squares[at]) / min(SQUARES_WINDOW, counts[fragment])
-        step = delta / squares[at] ** (even / 2)
+        step = delta / squares[at] ** (power / 2)
         step *= np.linalg.norm(delta) / np.linalg.norm(step)
         theta[at] += np.where(at == 2, 0.25, 0.5) * step
         assert rule.apply_update(arrival(fragment, delta), state).weight == 0.5
     np.testing.assert_allclose(state.params, theta, rtol=2e-4)
 
 
-def test_not_evened_it_is_the_delta_mix() -> None:
+def test_power_0_equals_the_delta_mix() -> None:
     plain, evened = model(), model()
     rules = DeltaMix().bind(plain), RMSNormalizedDelta(power=0).bind(evened)
     for fragment, delta in drawn(20):
@@ -55,7 +55,7 @@ def test_not_evened_it_is_the_delta_mix() -> None:
     np.testing.assert_allclose(evened.params, plain.params, rtol=1e-5)
 
 
-def test_what_never_changes_stays_and_an_empty_step_is_none() -> None:
+def test_unchanged_coordinate_and_empty_delta_do_not_move_the_model() -> None:
     state = model()
     rule = RMSNormalizedDelta().bind(state)
     rule.apply_update(arrival(0, np.zeros(3)), state)
@@ -65,7 +65,7 @@ def test_what_never_changes_stays_and_an_empty_step_is_none() -> None:
     assert 0 < state.params[2] < state.params[4]
 
 
-def test_it_goes_on_from_its_state_bit_for_bit() -> None:
+def test_restored_rule_continues_with_the_same_bits() -> None:
     whole, parted = model(), model()
     first = RMSNormalizedDelta().bind(whole)
     second = RMSNormalizedDelta().bind(parted)
@@ -84,12 +84,12 @@ def test_power_outside_0_to_1_is_refused(power: float) -> None:
         ASYNC_RULE.resolve(RMSNormalizedDelta(power=power))
 
 
-def test_evened_delta_with_gain_0_is_refused() -> None:
+def test_gain_0_is_refused() -> None:
     with refuses("async_rule.server_gain", got=0):
         ASYNC_RULE.resolve(RMSNormalizedDelta(server_gain=0))
 
 
-def test_a_run_replays_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_run_replays_and_resumes_with_the_same_results(tmp_path: Path) -> None:
     same = {
         "async_rule": "rms-normalized-delta",
         "override": {"update.server_gain": 2.0},

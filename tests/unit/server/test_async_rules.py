@@ -35,12 +35,12 @@ METHODS = list_methods()
 # FedBuff
 
 
-def test_fedbuff_with_and_without_server_momentum() -> None:
+def test_fedbuff_with_and_without_momentum_equals_the_steps_by_hand() -> None:
     Played(FedBuffRule(size=1)).all(TRIPLE).close((2, 2), (2.5, 2.5), (2.5, 1.345299))
     Played(FedBuffRule(size=1, optimizer=Momentum())).all(TRIPLE).close((2, 2), (3.4, 2.5), (4.66, 1.795299))
 
 
-def test_fedbuff_of_momentum_0_is_todays() -> None:
+def test_fedbuff_with_momentum_0_equals_fedbuff_without_an_optimizer() -> None:
     arrivals = random_arrivals(20, 3)
     ones, others = (
         Played(FedBuffRule(4, optimizer=optimizer), 3, np.ones(5)).all(arrivals)
@@ -49,7 +49,7 @@ def test_fedbuff_of_momentum_0_is_todays() -> None:
     assert ones.thetas == others.thetas
 
 
-def test_a_sum_of_ten_with_rate_point_7_is_a_mean_with_rate_7() -> None:
+def test_fedbuff_with_server_lr_7_equals_the_sum_of_ten_with_rate_point_7() -> None:
     """The authors' code steps along the sum, u <- beta u + sum: lr .7 there at K = 10 equals server_lr 7."""
     arrivals = random_arrivals(30, 3)
     theta, u = np.ones(5), np.zeros(5)
@@ -61,12 +61,12 @@ def test_a_sum_of_ten_with_rate_point_7_is_a_mean_with_rate_7() -> None:
     np.testing.assert_allclose(played.model.params, theta, rtol=1e-5)
 
 
-def test_a_log_has_the_weight_alone_where_an_optimizer_decides_how_far() -> None:
+def test_reported_weight_excludes_the_step_size_if_an_optimizer_steps() -> None:
     assert Played(FedBuffRule(2, server_lr=0.5)).take(0, FIRST, 3) == ApplyResult(0.125, False)
     assert Played(FedBuffRule(2, optimizer="adam")).take(0, FIRST, 3) == ApplyResult(0.5, False)
 
 
-def test_the_table_has_no_client_momentum() -> None:
+def test_fedbuff_has_no_client_momentum_and_no_optimizer_by_default() -> None:
     assert METHODS["fedbuff"].local.momentum == 0
     assert METHODS["fedbuff"].update == FedBuffRule()
 
@@ -76,7 +76,7 @@ def test_the_table_has_no_client_momentum() -> None:
 CACHED = [(0, FIRST, 0), (0, SECOND, 0), (1, THIRD, 0)]
 
 
-def test_ca2fl_of_one_arrival() -> None:
+def test_ca2fl_with_buffer_1_equals_the_steps_by_hand() -> None:
     played = Played(CA2FL(1))
     means = []
     for client, gain, _ in CACHED:
@@ -86,47 +86,47 @@ def test_ca2fl_of_one_arrival() -> None:
     assert means == [[0.5, 0], [0.25, 0.25], [0.25, -0.75]]
 
 
-def test_ca2fl_of_two() -> None:
+def test_ca2fl_with_buffer_2_equals_the_steps_by_hand() -> None:
     played = Played(CA2FL(2)).all([(0, FIRST, 0), (1, THIRD, 0), (0, SECOND, 0), (1, (0.0, -1.0), 0)])
     played.close(START, (1.5, 1), (1.5, 1), (1.75, 0.75))
     assert [taken.new_version for taken in played.taken] == [False, True, False, True]
 
 
-def test_ca2fl_compares_both_of_a_client_with_what_was_there_before_the_buffer() -> None:
-    """The result is (1.5, 1.5); a rule that overwrites at once telescopes to (1.166667, 1.5)."""
+def test_ca2fl_compares_updates_with_the_cache_before_the_buffer() -> None:
+    """The result is (1.5, 1.5); a rule that overwrites the cache immediately gives (1.166667, 1.5)."""
     Played(CA2FL(3)).all(CACHED).close(START, START, (1.5, 1.5))
 
 
-def test_ca2fl_without_a_memory_is_fedbuff_of_weight_1() -> None:
+def test_ca2fl_without_cached_updates_equals_fedbuff_of_weight_1() -> None:
     """h stays 0 while no client reports twice across buffers: in the first buffer, and with new clients only."""
     arrivals = [(client, gain, 0) for client, (_, gain, _) in enumerate(random_arrivals(4, 4))]
     same(CA2FL(4), FedBuffRule(4, "constant"), arrivals, clients=4)
 
 
-def test_ca2fl_of_all_clients_once_is_uniform_fedavg() -> None:
+def test_ca2fl_with_one_update_per_client_equals_uniform_fedavg() -> None:
     """v = mean g for any h."""
     gains = [gain for _, gain, _ in random_arrivals(12, 3)]
     arrivals = [(k % 3, gain, 0) for k, gain in enumerate(gains)]
     same(CA2FL(3, server_lr=0.5), FedBuffRule(3, "constant", server_lr=0.5), arrivals)
 
 
-def test_ca2fl_of_one_client_is_fedbuff() -> None:
+def test_ca2fl_with_one_client_equals_fedbuff() -> None:
     """v = h + mean(g - h), also with several updates of one client in a buffer."""
     same(CA2FL(2), FedBuffRule(2, "constant"), random_arrivals(9, 1), clients=1)
 
 
-def test_ace() -> None:
+def test_ace_waits_for_all_clients_and_then_steps_at_every_update() -> None:
     played = Played(ACE()).all([*CACHED, (0, (0.5, 0.0), 0)])
     played.close(START, START, (1.25, 1.25), (1.5, 0.25))
     assert [taken.new_version for taken in played.taken] == [False, False, True, True]
 
 
-def test_ace_of_one_client_is_fedbuff_of_one_arrival() -> None:
+def test_ace_with_one_client_equals_fedbuff_with_buffer_1() -> None:
     same(ACE(), FedBuffRule(1, "constant"), random_arrivals(9, 1), clients=1)
 
 
 @pytest.mark.parametrize("rule", [ACE(), CA2FL(1), CA2FL(4)])
-def test_the_mean_of_a_cache_is_that_of_its_rows(rule: AsyncRule) -> None:
+def test_mean_of_a_cache_equals_the_mean_of_its_rows(rule: AsyncRule) -> None:
     played = Played(rule, 7, np.ones(5)).all(random_arrivals(2000, 7))
     cache = played.rule._cache
     np.testing.assert_allclose(
@@ -137,7 +137,7 @@ def test_the_mean_of_a_cache_is_that_of_its_rows(rule: AsyncRule) -> None:
     )
 
 
-def test_a_row_is_made_when_its_client_first_reports() -> None:
+def test_cache_row_is_created_when_its_client_first_reports() -> None:
     played = Played(ACE(), clients=1000).all(TRIPLE)
     assert list(played.rule._cache.rows) == [0, 1]
     assert ACE().memory(100, 10) == 4 * 100 * 10 + 8 * 100
@@ -147,28 +147,28 @@ def test_a_row_is_made_when_its_client_first_reports() -> None:
 
 
 @pytest.mark.parametrize(("limit", "last", "steps"), [(2, (2.5, 2.5), 2), (3, (2.5, 0.5), 3)])
-def test_ringmaster(limit: int, last: tuple[float, float], steps: int) -> None:
+def test_ringmaster_ignores_updates_from_the_delay_limit_on(limit: int, last: tuple[float, float], steps: int) -> None:
     played = Played(Ringmaster(limit)).all(TRIPLE)
     played.close((2, 2), (2.5, 2.5), last)
     assert sum(taken.new_version for taken in played.taken) == steps
     assert played.taken[-1] == (ApplyResult(0.0, False) if steps == 2 else ApplyResult(1.0))
 
 
-def test_ringmaster_of_no_limit_is_fedbuff_of_one_arrival() -> None:
+def test_ringmaster_with_a_huge_limit_equals_fedbuff_with_buffer_1() -> None:
     same(Ringmaster(10**9, server_lr=0.3), FedBuffRule(1, "constant", server_lr=0.3), random_arrivals(30, 3))
 
 
-def test_ringmaster_without_a_limit_has_that_of_its_clients() -> None:
+def test_delay_limit_of_ringmaster_defaults_to_the_number_of_clients() -> None:
     """The bound is strict: with all N clients at work the mean staleness is N - 1."""
     played = Played(Ringmaster(), clients=4).all([(0, FIRST, 3), (0, FIRST, 4)])
     assert [taken.new_version for taken in played.taken] == [True, False]
 
 
-def test_ringmaster_of_limit_1_on_one_client_is_sgd() -> None:
+def test_ringmaster_with_limit_1_and_one_client_equals_sgd() -> None:
     same(Ringmaster(1), FedBuffRule(1, "constant"), [(0, gain, 0) for _, gain, _ in random_arrivals(9, 1)], clients=1)
 
 
-def test_delay_adaptive() -> None:
+def test_delay_adaptive_weight_falls_if_staleness_exceeds_the_clients() -> None:
     """N / max(N, k): 1 up to k = N."""
     assert [DelayAdaptive(4)(k) for k in (0, 4, 5, 16)] == [1, 1, 0.8, 0.25]
     # N is the number of clients of the run.
@@ -180,7 +180,7 @@ def test_delay_adaptive() -> None:
 # FADAS
 
 
-def test_fadas() -> None:
+def test_fadas_equals_amsgrad_steps_by_hand() -> None:
     played = Played(Fadas(1, optimizer=AmsGrad(server_lr=0.1))).all(TRIPLE)
     played.close((1.1, 2), (1.225724, 2.1), (1.282299, 2.062396))
     optimizer = played.rule._stepping
@@ -188,12 +188,12 @@ def test_fadas() -> None:
     np.testing.assert_allclose(optimizer._max, (0.0124, 0.042475), atol=1e-7)
 
 
-def test_fadas_with_bias_correction() -> None:
+def test_fadas_with_bias_correction_equals_the_steps_by_hand() -> None:
     played = Played(Fadas(1, optimizer=AmsGrad(server_lr=0.1, corrected=True))).all(TRIPLE)
     played.close((1.1, 2), (1.193345, 2.074246), (1.229324, 2.050332))
 
 
-def test_fadas_cuts_by_the_worst_of_the_buffer_alone() -> None:
+def test_fadas_divides_the_step_by_the_largest_staleness_of_the_buffer() -> None:
     """With staleness 0, 4, 1 the step is divided by four; the next buffer, all at the limit, has the full step."""
     arrivals = [(0, (1.0, 1.0), stale) for stale in (0, 4, 1, 1, 1, 0)]
     cut, plain = (Played(Fadas(3, delay_limit=limit)).all(arrivals) for limit in (1, 10**9))
@@ -204,11 +204,11 @@ def test_fadas_cuts_by_the_worst_of_the_buffer_alone() -> None:
     )
 
 
-def test_fadas_without_a_limit_is_amsgrad_behind_a_buffer() -> None:
+def test_fadas_without_a_limit_equals_fedbuff_with_amsgrad() -> None:
     same(Fadas(3, delay_limit=10**9), FedBuffRule(3, "constant", optimizer="amsgrad"), random_arrivals(12, 3))
 
 
-def test_fadas_of_all_clients_fresh_is_fedadam_in_amsgrad_form() -> None:
+def test_fadas_with_fresh_updates_of_all_clients_equals_rounds_of_amsgrad() -> None:
     """A buffer with one update of every client equals a round: AMSGrad's step along the mean, in NumPy."""
     gains = np.random.default_rng(1).standard_normal((4, 3, 5))
     theta, m, v, top = np.ones(5), np.zeros(5), np.zeros(5), np.zeros(5)
@@ -221,7 +221,7 @@ def test_fadas_of_all_clients_fresh_is_fedadam_in_amsgrad_form() -> None:
     np.testing.assert_allclose(played.model.params, theta, rtol=1e-5)
 
 
-def test_the_authors_values_of_fadas() -> None:
+def test_fadas_has_the_values_of_its_authors() -> None:
     update = METHODS["fadas"].update
     assert isinstance(update, Fadas)
     assert (update.size, update.delay_limit) == (5, 1)
@@ -232,7 +232,7 @@ def test_the_authors_values_of_fadas() -> None:
 # AsyncFedED
 
 
-def test_asyncfeded() -> None:
+def test_asyncfeded_equals_the_steps_by_hand() -> None:
     """r = 0, 0, |(1.5, .5)| / 2 = .790569; the third client received theta_0."""
     played = Played(AsyncFedED())
     sent = [START, (2.0, 2.0), START]
@@ -242,7 +242,7 @@ def test_asyncfeded() -> None:
     np.testing.assert_allclose([taken.weight for taken in played.taken], (1, 1, 0.558482), atol=1e-6)
 
 
-def test_asyncfeded_of_no_change() -> None:
+def test_asyncfeded_gives_an_empty_update_the_weight_0() -> None:
     played = Played(AsyncFedED())
     assert played.take(0, (0.0, 0.0)).weight == 0
     played.close(START)
@@ -251,7 +251,7 @@ def test_asyncfeded_of_no_change() -> None:
 # Ringleader
 
 
-def test_ringleader() -> None:
+def test_ringleader_equals_the_steps_by_hand() -> None:
     played = Played(Ringleader()).all(
         [(0, FIRST, 0), (0, SECOND, 0), (1, THIRD, 0), (1, (0.0, -1.0), 0), (0, (0.9, 0.4), 0)]
     )
@@ -270,7 +270,7 @@ def test_ringleader() -> None:
     assert not list(played.rule._next.rows)
 
 
-def test_ringleader_of_one_client_steps_at_every_arrival() -> None:
+def test_ringleader_with_one_client_steps_at_every_update() -> None:
     same(Ringleader(), FedBuffRule(1, "constant"), random_arrivals(9, 1), clients=1)
 
 
@@ -313,7 +313,7 @@ def test_robust_buffer_steps_by_the_mean_weight_of_its_updates() -> None:
     played.close(START, (2.5, 2.75), (2.5, 2.75), (4.5, 4.75))
 
 
-def test_robust_buffer_is_full_with_all_clients_that_are_left() -> None:
+def test_robust_buffer_is_full_when_all_remaining_clients_reported() -> None:
     played = Played(FedBuffRule(3, "constant", aggregator="median(min_coverage=1)"), clients=3).all([(0, FIRST, 0)])
     played.rule.leave(2)
     played.take(1, (3.0, 2.0))
@@ -330,7 +330,7 @@ def test_server_momentum_moves_only_the_coordinates_of_its_buffer() -> None:
     np.testing.assert_allclose(model.params, [2.5, 1])
 
 
-# All of them
+# All rules
 
 RULES = [
     FedBuffRule(3, optimizer=Momentum()),
@@ -353,7 +353,7 @@ RULES = [
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-def test_coordinates_that_nobody_trained_stay(rule: AsyncRule) -> None:
+def test_coordinates_that_no_client_trained_do_not_change(rule: AsyncRule) -> None:
     model = AsyncModel(np.ones(6, np.float32), 3, 1)
     own = rule.bind(model)
     where = np.array([1, 4])
@@ -377,12 +377,12 @@ def test_coordinates_that_nobody_trained_stay(rule: AsyncRule) -> None:
         ("buffer(optimizer='amsgrd')", "server_optimizer", "did you mean amsgrad?"),
     ],
 )
-def test_rule_with_a_wrong_value_names_the_field(text: str, field: str, name: str) -> None:
+def test_error_about_a_wrong_value_of_a_rule_names_the_field(text: str, field: str, name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{field}: .*{re.escape(name)}"):
         ASYNC_RULE.resolve(text)
 
 
-def test_server_lr_is_the_optimizers_where_there_is_one() -> None:
+def test_server_lr_is_passed_to_the_optimizer_if_a_rule_has_one() -> None:
     method: Any = METHODS["fedbuff"]
     assert method.replace(server_lr=3.0).update == FedBuffRule(server_lr=3.0)
     assert method.replace(server_lr=3.0, server_optimizer="sgd").update == FedBuffRule(optimizer=Sgd(3.0))
