@@ -12,8 +12,8 @@ TERMS = "tests/numerics/test_methods_terms.py"
 SUBMODELS = "tests/numerics/test_methods_submodels.py"
 POLICIES = "tests/numerics/test_policies.py"
 REGIONS = "tests/numerics/test_masked_regions.py"
-SOLVER = "tests/numerics/test_local_training.py"
-BILLS = "tests/numerics/test_task_costs.py"
+TRAINING = "tests/numerics/test_local_training.py"
+COSTS = "tests/numerics/test_task_costs.py"
 RAA = "tests/numerics/test_fed_raa.py"
 QUILT = "tests/numerics/test_fed_quilt.py"
 ASYNC_RULES = "tests/unit/server/test_async_rules.py"
@@ -152,9 +152,9 @@ MUTANTS: list[Mutant] = [
         (
             "w.add_(g.mul_(self.settings.sam_rho / (gradient_norm(g) + EPSILON)))",
             "w.add_(g.mul_(self.settings.sam_rho))",
-            SOLVER,
+            TRAINING,
         ),
-        ("        w.copy_(unperturbed)\n", "", SOLVER),
+        ("        w.copy_(unperturbed)\n", "", TRAINING),
         ("self._apply_mask(model.weights)\n", "pass\n", SUBMODELS),
         (
             "self.squares.addcmul_(self.model.gradient, self.model.gradient)",
@@ -165,7 +165,7 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/client/local_optimizer.py",
-        ("            velocity.add_(gradient)\n", "            velocity.add_(gradient).add_(gradient)\n", SOLVER),
+        ("            velocity.add_(gradient)\n", "            velocity.add_(gradient).add_(gradient)\n", TRAINING),
     ),
     *_in(
         "fedraa/client/trainer.py",
@@ -260,8 +260,8 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/devices/costs.py",
-        ("return cost.flops / (cost.flops + self._stem.server_flops)", "return cost.params / self._full.params", BILLS),
-        ("return flops / self._server\n", "return 0.0\n", BILLS),
+        ("return cost.flops / (cost.flops + self._stem.server_flops)", "return cost.params / self._full.params", COSTS),
+        ("return flops / self._server\n", "return 0.0\n", COSTS),
     ),
     # These errors are in the policies.
     *_in(
@@ -311,16 +311,16 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/devices/fleet.py",
         ("+ load.up / self.uplink[clients]", "+ load.up / self.downlink[clients]", FLEET),
-        ("REFERENCE_EPOCHS = 5", "REFERENCE_EPOCHS = 1", BILLS),
+        ("REFERENCE_EPOCHS = 5", "REFERENCE_EPOCHS = 1", COSTS),
     ),
     *_in(
         "fedraa/client/local_training.py",
-        ("return 1 + bool(self.sam_rho) + self.adversary", "return 1 + self.adversary", BILLS),
-        ("return self.full_gradient + self.algorithm.epochs", "return self.algorithm.epochs", BILLS),
+        ("return 1 + bool(self.sam_rho) + self.adversary", "return 1 + self.adversary", COSTS),
+        ("return self.full_gradient + self.algorithm.epochs", "return self.algorithm.epochs", COSTS),
     ),
     *_in(
         "fedraa/submodels/assignment.py",
-        ("up = sent_back(trained) + bitmap", "up = sent_back(trained)", BILLS),
+        ("up = sent_back(trained) + bitmap", "up = sent_back(trained)", COSTS),
     ),
     *_in(
         "fedraa/client/auto_steps.py",
