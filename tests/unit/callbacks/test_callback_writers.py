@@ -90,7 +90,7 @@ def expected(history: History) -> list[tuple[int, dict[str, float]]]:
     return [(int(row["step"]), {name: row[name] for name in (*METRICS, "t")}) for row in rows]
 
 
-def test_a_csv_is_that_of_the_run_and_of_one_that_was_killed(tmp_path: Path) -> None:
+def test_csv_of_a_whole_and_of_a_resumed_run_equals_the_evaluations(tmp_path: Path) -> None:
     history = run(experiment(tmp_path / "run"), callbacks=[CSV(tmp_path / "new" / "rows.csv")])
     text = (tmp_path / "new" / "rows.csv").read_text()
     evals = [line.split(",") for line in (history.directory / "evals.csv").read_text().splitlines()]
@@ -108,14 +108,14 @@ def test_tensorboard_gets_every_metric_of_every_evaluation(tensorboard: Written,
     assert tensorboard == {str(tmp_path / "logs" / "run"): [*scalars, "closed"]}
 
 
-def test_tensorboard_of_a_resumed_run_begins_again(tensorboard: Written, tmp_path: Path) -> None:
+def test_tensorboard_of_a_resumed_run_is_written_from_the_start(tensorboard: Written, tmp_path: Path) -> None:
     with pytest.raises(Killed):
         run(experiment(tmp_path / "run"), callbacks=[TensorBoard(tmp_path / "logs"), KillAt(8)])
     history = resume(tmp_path / "run", callbacks=[TensorBoard(tmp_path / "logs")])
     assert len(tensorboard[str(tmp_path / "logs" / "run")]) == 6 * len(expected(history)) + 1
 
 
-def test_a_run_that_has_ended_is_written_with_its_bytes_and_times(tensorboard: Written, tmp_path: Path) -> None:
+def test_tensorboard_of_an_ended_run_has_its_bytes_and_times(tensorboard: Written, tmp_path: Path) -> None:
     history = run(experiment(tmp_path / "run"))
     to_tensorboard([tmp_path / "run"], tmp_path / "logs")
     (written,) = tensorboard.values()
@@ -125,7 +125,7 @@ def test_a_run_that_has_ended_is_written_with_its_bytes_and_times(tensorboard: W
     assert [value for name, value, _, _ in written[:-1] if name == "loss"] == history.evals["loss"].tolist()
 
 
-def test_weights_and_biases_get_one_run_that_is_gone_on_with(wandb: dict[str, Any], tmp_path: Path) -> None:
+def test_resumed_run_continues_its_wandb_run(wandb: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(Killed):
         run(experiment(tmp_path / "run"), callbacks=[WandB("project"), KillAt(8)])
     (killed,) = wandb.values()
@@ -138,7 +138,7 @@ def test_weights_and_biases_get_one_run_that_is_gone_on_with(wandb: dict[str, An
     assert (resumed.summary["reason"], resumed.summary["step"]) == ("steps", 12)
 
 
-def test_weights_and_biases_get_a_run_that_has_ended(wandb: dict[str, Any], tmp_path: Path) -> None:
+def test_wandb_run_of_an_ended_run_has_its_evaluations_and_summary(wandb: dict[str, Any], tmp_path: Path) -> None:
     history = run(experiment(tmp_path / "run"))
     to_wandb([tmp_path / "run"], "project")
     (written,) = wandb.values()

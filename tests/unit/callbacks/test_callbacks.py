@@ -108,7 +108,7 @@ class RaiseAt(Callback):
             raise self.error
 
 
-def test_a_callback_is_told_the_log_in_its_order(tmp_path: Path) -> None:
+def test_callback_receives_the_events_in_the_order_of_the_log(tmp_path: Path) -> None:
     seen = Records()
     history = run(experiment(tmp_path / "run", method="fed-raa-sync", updates=None, rounds=3), callbacks=[seen])
     expected: list[tuple[object, ...]] = []
@@ -124,7 +124,7 @@ def test_a_callback_is_told_the_log_in_its_order(tmp_path: Path) -> None:
     assert (seen.resumed, seen.closed) == ([False], 1)
 
 
-def test_an_event_has_the_values_of_the_log_and_a_figure_that_is_not_finite_is_nan() -> None:
+def test_event_has_the_logged_values_and_nan_for_a_metric_without_a_value() -> None:
     event = to_event({"seq": 3, "kind": "eval", "t": 1.0, "wall": 9.0, "step": 4, "loss": None, "widths": (1, 2)})
     assert event == {"kind": "eval", "t": 1.0, "step": 4, "loss": None, "widths": [1, 2]}
     assert str(read_metrics({"kind": "eval", "t": 1.0, "step": 4, "loss": None})) == str({"loss": nan})
@@ -135,7 +135,7 @@ def test_an_event_has_the_values_of_the_log_and_a_figure_that_is_not_finite_is_n
     ("kind", "method"),
     [("dispatch", "fed-raa"), ("commit", "fed-raa"), ("eval", "fed-raa"), ("commit", "fedavg"), ("round", "fedavg")],
 )
-def test_a_run_ends_exactly_where_it_is_asked_to(kind: str, method: str, clock: str, tmp_path: Path) -> None:
+def test_run_ends_at_the_event_at_which_a_callback_stops_it(kind: str, method: str, clock: str, tmp_path: Path) -> None:
     limit = {"updates": None, "rounds": 12} if method == "fedavg" else {}
     timed = {"time_scale": 0.01} if clock == "wall" else {}
     made = experiment(tmp_path / "run", method=method, clock=clock, eval_every=2, **limit, **timed)
@@ -159,17 +159,17 @@ def test_replay_checks_when_a_callback_ended_a_run(tmp_path: Path) -> None:
         assert main(["replay", str(directory)]) == 1
 
 
-def test_who_looks_on_ends_nothing_and_changes_nothing(tmp_path: Path) -> None:
-    class LooksOn(EndAt):
+def test_nonblocking_callback_neither_ends_nor_changes_a_run(tmp_path: Path) -> None:
+    class NonBlocking(EndAt):
         blocking = False
 
-    run(experiment(tmp_path / "seen"), callbacks=[LooksOn("commit", 3), LooksOn("eval", 1)])
+    run(experiment(tmp_path / "seen"), callbacks=[NonBlocking("commit", 3), NonBlocking("eval", 1)])
     run(experiment(tmp_path / "alone"))
     same_run(tmp_path / "seen", tmp_path / "alone")
     assert History(tmp_path / "seen").config["resolved"]["max_pending_evals"] == 4
 
 
-def test_a_limit_that_came_first_is_the_reason(tmp_path: Path) -> None:
+def test_limit_that_is_reached_before_the_callback_stops_is_the_reason(tmp_path: Path) -> None:
     class AtTheLast(Callback):
         def on_eval(self, step: int, t: float, metrics: Mapping[str, float]) -> bool:
             return step == 24
@@ -179,7 +179,7 @@ def test_a_limit_that_came_first_is_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9, 1.0])
-def test_killed_and_resumed_it_stops_where_it_would_have(share: float, tmp_path: Path) -> None:
+def test_killed_and_resumed_run_stops_early_at_the_same_step(share: float, tmp_path: Path) -> None:
     told, again = Records(), Records()
     made = {"updates": 200, "eval_every": 2}
     run(experiment(tmp_path / "undisturbed", **made), callbacks=[EarlyStopping(patience=3), told])
@@ -194,7 +194,7 @@ def test_killed_and_resumed_it_stops_where_it_would_have(share: float, tmp_path:
     assert again.resumed == [True]
 
 
-def test_one_that_raises_ends_the_run_with_a_checkpoint_and_no_answer_is_lost(tmp_path: Path) -> None:
+def test_run_ended_by_a_failing_callback_resumes_to_the_same_result(tmp_path: Path) -> None:
     """At commit 7 one callback ends the run and another raises. In the resumed run the first is called again."""
     run(experiment(tmp_path / "undisturbed"), callbacks=[EndAt("commit", 7)])
     wrong = ArithmeticError("seven")
@@ -262,7 +262,7 @@ def test_request_to_stop_survives_an_exception_at_a_later_event_of_the_step(tmp_
     same_run(tmp_path / "run", tmp_path / "undisturbed")
 
 
-def test_one_that_raises_while_it_looks_at_progress_ends_the_run_too(tmp_path: Path) -> None:
+def test_run_ended_by_a_failure_in_on_progress_resumes_to_the_same_result(tmp_path: Path) -> None:
     class Fails(Callback):
         def on_progress(self, progress: Progress) -> None:
             if progress.step:
@@ -275,7 +275,7 @@ def test_one_that_raises_while_it_looks_at_progress_ends_the_run_too(tmp_path: P
     same_run(tmp_path / "run", tmp_path / "undisturbed")
 
 
-def test_evaluations_are_waited_for_as_the_run_was_started(tmp_path: Path) -> None:
+def test_callback_added_on_resume_does_not_change_pending_evaluations(tmp_path: Path) -> None:
     """A callback that is added in a resume receives evaluations later, if the run did not wait for them.
 
     `replay` accepts the log.
@@ -310,7 +310,7 @@ def test_early_stopping_waits_for_patience(values: list[float], stops: int | Non
             assert (asked.index(True) if any(asked) else None) == stops
 
 
-def test_early_stopping_takes_no_less_than_its_delta_for_better() -> None:
+def test_early_stopping_ignores_improvements_up_to_its_min_delta() -> None:
     callback = EarlyStopping(patience=1, min_delta=0.125)
     callback.on_start(START)
     assert [callback.on_eval(0, 0.0, {"accuracy": value}) for value in (0.0, 0.25, 0.375)] == [False, False, True]
@@ -327,7 +327,7 @@ def test_early_stopping_takes_no_less_than_its_delta_for_better() -> None:
         (print, "callbacks", print, "early-stopping"),
     ],
 )
-def test_callback_that_is_none_is_refused_before_anything_is_written(
+def test_invalid_callback_is_refused_before_anything_is_written(
     given: Any, field: str, value: object, name: str, tmp_path: Path
 ) -> None:
     with refuses(field, name, got=value):

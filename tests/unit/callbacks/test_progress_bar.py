@@ -23,11 +23,13 @@ QUARTER = Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)
     ("steps", "time", "expected"),
     [(200, None, 0.25), (None, 4.0, 0.5), (200, 4.0, 0.5), (100, 40.0, 0.5), (20, None, 1.0), (None, None, 0.0)],
 )
-def test_share_is_towards_the_nearest_limit(steps: int | None, time: float | None, expected: float) -> None:
+def test_completed_fraction_is_relative_to_the_nearest_limit(
+    steps: int | None, time: float | None, expected: float
+) -> None:
     assert Progress(50, 2.0, None, 3, Limits(steps, time, None), 1.25, 2, 2).completed_fraction == expected
 
 
-def test_figures_name_what_there_is() -> None:
+def test_progress_line_shows_only_known_values() -> None:
     assert progress_line(Progress(50, 2.0, 0.9, 3, Limits(200, None, None), 1.25, 2, 2)) == (
         "step 50/200 · time 2 · accuracy 0.900 · staleness 1.2 · 3 in flight · 2/2 busy"
     )
@@ -36,13 +38,13 @@ def test_figures_name_what_there_is() -> None:
     )
 
 
-def test_figures_fit_the_room_that_there_is() -> None:
+def test_progress_line_is_shortened_to_the_available_width() -> None:
     assert progress_line(QUARTER, 31.24).startswith("step 50/200 (31.2/s) · time 2 · ")
     assert progress_line(QUARTER, 31.24, room=52) == "step 50/200 (31.2/s) · time 2 · accuracy 0.900"
     assert progress_line(QUARTER, 31.24, room=40) == "step 50/200 (31.2/s) · accuracy 0.900"
 
 
-def test_a_terminal_of_eighty_columns_has_bar_figures_and_remaining_time(
+def test_bar_with_metrics_and_remaining_time_fits_eighty_columns(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_terminal=True, force_jupyter=False, width=80))
@@ -57,7 +59,7 @@ def test_a_terminal_of_eighty_columns_has_bar_figures_and_remaining_time(
     assert re.search(r"^fed-raa \S+.* step 50/200 · .*accuracy 0\.900 .*:", last)
 
 
-def test_what_takes_long_is_said_and_wiped_again(
+def test_slow_preparation_step_is_shown_and_removed_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(waiting, "Console", lambda: Console(force_terminal=True, force_jupyter=False, width=80))
@@ -72,7 +74,9 @@ def test_what_takes_long_is_said_and_wiped_again(
     assert capsys.readouterr().out.endswith("\x1b[2K")
 
 
-def test_what_is_quick_is_not_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quick_preparation_step_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(waiting, "Console", lambda: Console(force_terminal=True, force_jupyter=False, width=80))
     bar = ProgressBar()
     bar.on_prepare("reading digits")
@@ -80,7 +84,7 @@ def test_what_is_quick_is_not_said(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert capsys.readouterr() == ("", "")
 
 
-def test_it_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bar_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     bar = ProgressBar()
     bar.on_start(START)
     bar.on_progress(QUARTER)
@@ -88,7 +92,9 @@ def test_it_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_terminal_shows_it_until_the_end(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bar_is_shown_in_a_terminal_until_the_run_ends(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(progress_bar, "Console", lambda: Console(force_terminal=True, force_jupyter=False, width=150))
     bar = ProgressBar()
     # A server that died starts again from its checkpoint.

@@ -1,4 +1,4 @@
-"""The lines that a run logs: one per evaluation, one after silence, none if it is quiet, and where they are printed."""
+"""The lines that a run logs: one per evaluation, one after silence, none if it is quiet, and their output stream."""
 
 import logging
 import re
@@ -81,7 +81,7 @@ def test_resume_logs_new_evaluations_only(tmp_path: Path, caplog: pytest.LogCapt
     assert [int(match[1]) for match in steps if match] == [4, 5]
 
 
-def test_compare_says_which_run_is_meant(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_compare_logs_the_number_method_and_seed_of_each_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "fedraa"):
         fl.compare(["fedavg", "fedprox"], [0], rounds=1, hidden=(8,), clients=3, engine="local", out=tmp_path / "all")
     lines = [line for line in caplog.messages if " of 2: " in line]
@@ -89,7 +89,7 @@ def test_compare_says_which_run_is_meant(tmp_path: Path, caplog: pytest.LogCaptu
     assert [part and part.groups() for part in parts] == [("1", "fedavg"), ("2", "fedprox")]
 
 
-def test_silence_ends_with_a_line_of_what_is_done(
+def test_long_silence_ends_with_a_line_about_the_current_step(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(waiting, "SILENCE_S", 0.05)
@@ -155,7 +155,7 @@ def test_lines_below_the_level_of_the_logger_are_not_printed(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_bar_in_a_terminal_takes_the_place_of_the_lines(
+def test_progress_bar_in_a_terminal_replaces_the_log_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fedraa.api.is_shown", lambda: True)
@@ -164,7 +164,7 @@ def test_a_bar_in_a_terminal_takes_the_place_of_the_lines(
     assert caplog.messages == []
 
 
-def test_last_step_of_no_file_is_before_all_steps(tmp_path: Path) -> None:
+def test_last_step_without_a_file_is_before_all_steps(tmp_path: Path) -> None:
     assert progress_log_module._last_step(tmp_path) == -1
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard, Weights & Biases and MLflow with their real packages, offline: a killed and resumed run is whole."""
+"""TensorBoard, Weights & Biases and MLflow with their real packages, offline, for a killed and resumed run."""
 
 import json
 import socket

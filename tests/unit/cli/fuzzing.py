@@ -19,10 +19,10 @@ def fuzz(examples: int) -> settings:
 
 
 QUICK = ["--engine", "local", "--updates", "2", "--clients", "3", "--hidden", "8", "--local-steps", "1", "--quiet"]
-TROUBLE = ("Traceback", "Error:")
+PYTHON_ERROR_WORDS = ("Traceback", "Error:")
 
 
-def say(arguments: list[str]) -> tuple[int, str]:
+def run_command(arguments: list[str]) -> tuple[int, str]:
     """Return the exit code and the text on stderr. An exception from `main` fails the test."""
     err = StringIO()
     with redirect_stdout(StringIO()), redirect_stderr(err):
@@ -30,7 +30,7 @@ def say(arguments: list[str]) -> tuple[int, str]:
     return code, err.getvalue()
 
 
-def quick(words: list[str]) -> list[str]:
+def add_quick_flags(words: list[str]) -> list[str]:
     """Return these arguments after the flags of QUICK that they lack, because a repeated flag is an error."""
     kept: list[str] = []
     for number, word in enumerate(QUICK):
@@ -45,7 +45,7 @@ def is_one_sentence(text: str) -> bool:
         text.startswith("fedraa: ")
         and text.count("\n") == 1
         and text.endswith("\n")
-        and not any(word in text for word in TROUBLE)
+        and not any(word in text for word in PYTHON_ERROR_WORDS)
     )
 
 
@@ -63,7 +63,7 @@ def torn(content: bytes) -> st.SearchStrategy[bytes]:
     )
 
 
-OTHER_KINDS: dict[str, Callable[[Path], object]] = {
+REPLACEMENTS: dict[str, Callable[[Path], object]] = {
     "missing": lambda path: None,
     "a directory": lambda path: path.mkdir(),
     "a named pipe": os.mkfifo,
@@ -72,9 +72,9 @@ OTHER_KINDS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def other_kinds(path: Path) -> Iterator[str]:
-    """Replace a file by things that are not files, one after another, and yield a name for each."""
-    for kind, make in OTHER_KINDS.items():
+def replace_file(path: Path) -> Iterator[str]:
+    """Replace a file by things that cannot be read, one after another, and yield a name for each."""
+    for kind, make in REPLACEMENTS.items():
         path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         make(path)
         yield kind

@@ -1,4 +1,4 @@
-"""`fedraa board` on the command line: one sentence for a mistake, the address, and an immediate end after Ctrl-C."""
+"""`fedraa board` on the command line: one error line for wrong arguments, the address, and the end after Ctrl-C."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
         ([".", "--port", "TAKEN"], "port: got TAKEN; "),
     ],
 )
-def test_a_mistake_is_one_sentence(
+def test_wrong_argument_exits_with_code_2_and_one_error_line(
     arguments: list[str],
     start: str,
     tmp_path: Path,
@@ -42,7 +42,7 @@ def test_a_mistake_is_one_sentence(
     assert err.count("\n") == 1
 
 
-def test_it_prints_its_address_and_ends_at_once(tmp_path: Path) -> None:
+def test_board_prints_its_address_and_ends_after_ctrl_c(tmp_path: Path) -> None:
     board = subprocess.Popen(
         [sys.executable, "-m", "fedraa", "board", str(tmp_path)],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The command line: every mistake is one sentence and exit code 2, before anything is started or written."""
+"""The command line: wrong input ends with exit code 2 and one error line, before anything is started or written."""
 
 import json
 import os
@@ -17,7 +17,7 @@ DIGITS = {"x_train": (40, 8), "x_test": (10, 8)}
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a working directory with one bad file of each kind."""
     rng = np.random.default_rng(0)
     good = {name: rng.normal(size=shape).astype(np.float32) for name, shape in DIGITS.items()}
@@ -38,9 +38,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 BAD = {
     "unknown method": ("--method fedmagic", ["method", "'fedmagic'", "fedavg"]),
     "unknown dataset": ("--dataset mnits", ["dataset", "'mnits'", "digits"]),
-    "ratios not of sum 1": ("--ratios 0.5 0.6", ["ratios", "1.1", "sum to 1"]),
+    "ratios that do not sum to 1": ("--ratios 0.5 0.6", ["ratios", "1.1", "sum to 1"]),
     "no clients": ("--clients 0", ["clients", "0", "1"]),
-    "negative capability": ("--compute=-1:0.5,3:0.5", ["compute", "-1", "above 0"]),
+    "negative compute speed": ("--compute=-1:0.5,3:0.5", ["compute", "-1", "above 0"]),
     "more fragments than neurons": ("--hidden 3 --fragments 5", ["ratios", "3 units", "fewer"]),
     "empty client": ("--clients 2000", ["clients", "2000", "1437", "fewer clients"]),
     "no such npz": ("--dataset none.npz", ["dataset", "none.npz", "no such file"]),
@@ -55,7 +55,7 @@ BAD = {
     "infeasible delay bound": ("--delay-bound 0.01", ["delay_bound", "0.01", "cheapest fragment 0", "derived bound"]),
     "NaN in the data": ("--dataset nan.npz", ["dataset 'nan'", "x_train row 0"]),
     "target accuracy over 1": ("--target-accuracy 1.5", ["target_accuracy", "1.5", "1"]),
-    "foreign flag": ("--method fedavg --mixing 0.5", ["mixing", "0.5", "fedavg"]),
+    "flag of another method": ("--method fedavg --mixing 0.5", ["mixing", "0.5", "fedavg"]),
     "unknown flag": ("--clint 3", ["--clint", "no such flag"]),
     "not a number": ("--clients many", ["clients", "'many'"]),
     "not a choice": ("--clock sundial", ["clock", "'sundial'", "virtual"]),
@@ -68,23 +68,23 @@ def tree(root: Path) -> set[str]:
 
 
 COMPARE = "compare fed-raa fedavg"
-# A plan writes nothing. The messages of compare about methods and foreign flags have separate tests.
+# A plan writes nothing. The messages of compare about methods and flags of other methods have separate tests.
 CASES = [("run", kind) for kind in BAD]
 CASES += [("plan", kind) for kind in BAD if not kind.startswith("out ")]
-CASES += [(COMPARE, kind) for kind in BAD if kind not in ("unknown method", "foreign flag")]
+CASES += [(COMPARE, kind) for kind in BAD if kind not in ("unknown method", "flag of another method")]
 # The other kinds need `--engine local`, because with the default engine `run` starts a cluster before it reads the
 # data.
 WITH_RAY = ("no workers", "unknown dataset")
 
 
 @pytest.mark.parametrize(("command", "kind"), CASES)
-def test_bad_input_is_refused_in_one_sentence(
-    command: str, kind: str, here: Path, capsys: pytest.CaptureFixture[str]
+def test_bad_input_exits_with_one_error_line_and_writes_nothing(
+    command: str, kind: str, work_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags, said = BAD[kind]
     if command == "run" and kind not in WITH_RAY:
         flags += " --engine local"
-    before = tree(here)
+    before = tree(work_folder)
     assert main([*command.split(), *flags.split()]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -93,7 +93,7 @@ def test_bad_input_is_refused_in_one_sentence(
     assert err.endswith("\n")
     for part in said:
         assert part in err
-    assert tree(here) == before
+    assert tree(work_folder) == before
 
 
 @pytest.mark.parametrize(
@@ -105,37 +105,39 @@ def test_bad_input_is_refused_in_one_sentence(
         (["compare"], "methods: "),
     ],
 )
-def test_bad_commands(arguments: list[str], start: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_command_line_names_the_wrong_argument(
+    arguments: list[str], start: str, work_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"fedraa: {start}")
 
 
-def test_a_run_prints_a_table_and_writes_its_directory(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_prints_a_table_and_writes_its_directory(work_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--updates", "60", "--engine", "local", "--out", "first"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    summary = json.loads((here / "first" / "summary.json").read_text())
+    summary = json.loads((work_folder / "first" / "summary.json").read_text())
     assert "60 (60 tasks)" in out
     assert f"{summary['accuracy']:.4f}" in out
     assert summary["model_sha256"][:16] in out
     assert "first" in out
     written = {"config.json", "events.jsonl", "evals.csv", "model.pt", "summary.json"}
-    assert written <= {path.name for path in (here / "first").iterdir()}
+    assert written <= {path.name for path in (work_folder / "first").iterdir()}
 
 
-def test_a_quiet_run_prints_nothing(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_quiet_run_prints_nothing(work_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--updates", "5", "--engine", "local", "--quiet", "--out", "first"]) == 0
     assert capsys.readouterr() == ("", "")
 
 
-def test_runs_without_a_directory_get_new_ones(here: Path) -> None:
+def test_runs_without_out_get_new_directories(work_folder: Path) -> None:
     flags = "--method fedavg --rounds 1 --engine local --quiet --dataset good.npz --clients 4"
     for _ in range(2):
         assert main(["run", *flags.split()]) == 0
-    assert sorted(path.name for path in (here / "runs").iterdir()) == ["fedavg-good-0", "fedavg-good-0-2"]
+    assert sorted(path.name for path in (work_folder / "runs").iterdir()) == ["fedavg-good-0", "fedavg-good-0-2"]
 
 
-def test_flags_reach_the_configuration_of_the_run(here: Path) -> None:
+def test_flags_reach_the_configuration_of_the_run(work_folder: Path) -> None:
     flags = (
         "--method fed-raa --dataset good.npz --model mlp --hidden 20 --clients 4 --ratios 0.25 0.75 "
         "--duration-jitter 0.2 --compute 1:0.5,3:0.5 --scheduler random --updates 6 "
@@ -145,7 +147,7 @@ def test_flags_reach_the_configuration_of_the_run(here: Path) -> None:
         "--local-steps 2 --batch-size 4 --lr 0.1 --momentum 0 --eval-every 2 --device cpu --quiet"
     )
     assert main(["run", *flags.split()]) == 0
-    experiment = json.loads((here / "run" / "config.json").read_text())["experiment"]
+    experiment = json.loads((work_folder / "run" / "config.json").read_text())["experiment"]
     words = [word for word in flags.split() if word != "--quiet"]
     for flag, value in pairwise(words):
         if flag.startswith("--") and flag not in ("--ratios", "--hidden", "--override"):
@@ -163,7 +165,7 @@ def test_every_field_of_an_experiment_is_a_flag(capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize("module", ["fedraa", "fedraa.cli.main"])
-def test_it_runs_as_a_module(module: str) -> None:
+def test_command_runs_as_a_python_module(module: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", module, "run", "--clients", "0"], capture_output=True, text=True, env=dict(os.environ)
     )

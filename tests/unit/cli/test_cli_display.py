@@ -33,7 +33,7 @@ METHODS = list_methods()
         (3e18, "3000 PB"),
     ],
 )
-def test_quantities(value: float, text: str) -> None:
+def test_format_quantity_chooses_the_prefix_of_the_unit(value: float, text: str) -> None:
     assert format_quantity(value, "B") == text
 
 
@@ -49,11 +49,11 @@ def test_quantities(value: float, text: str) -> None:
         ("fedprox", "local", "LocalTraining: momentum 0.5, prox_mu 0.1"),
     ],
 )
-def test_words_of_a_choice(method: str, axis: str, text: str) -> None:
+def test_choice_text_names_the_class_and_its_values(method: str, axis: str, text: str) -> None:
     assert choice_text(getattr(METHODS[method], axis)) == text
 
 
-def test_methods_are_listed_for_people_and_for_scripts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_are_listed_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods"]) == 0
     shown = capsys.readouterr().out
     assert main(["methods", "--json"]) == 0
@@ -116,7 +116,7 @@ MINE = fl.method("fed-raa").replace(scheduler=Lowest())
 """
 
 
-def test_methods_names_what_a_module_of_the_users_own_brings(
+def test_methods_command_lists_the_components_of_a_user_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "brought_ext.py").write_text(OWN)
@@ -138,7 +138,7 @@ def test_methods_names_what_a_module_of_the_users_own_brings(
     assert all(name in shown for name in listed)
 
 
-def test_a_method_of_a_module_of_the_users_own(
+def test_method_of_a_user_module_runs_like_a_built_in_method(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine_ext.py").write_text("import fedraa as fl\nMINE = fl.method('fed-raa').replace(mixing=0.25)\n")
@@ -155,7 +155,7 @@ def test_a_method_of_a_module_of_the_users_own(
     assert capsys.readouterr().err.splitlines()[-1].startswith("fedraa: method: ")
 
 
-def test_methods_of_a_module_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_of_a_missing_module_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "no_such_ext"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("fedraa: names: got 'no_such_ext'; ")

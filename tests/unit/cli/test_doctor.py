@@ -37,7 +37,7 @@ def test_json_has_versions_and_no_fault_on_a_healthy_machine(capsys: pytest.Capt
     assert diagnosis["findings"] == []
 
 
-def test_table_names_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_has_versions_and_findings_in_24_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert f"torch {version('torch')}" in out

@@ -1,4 +1,4 @@
-"""The command `fedraa`: one sentence for Ctrl-C during its imports, and for a current folder that was deleted."""
+"""The command `fedraa`: Ctrl-C during its imports, a deleted current folder, and the form of its warnings."""
 
 import logging
 import sys
@@ -12,22 +12,22 @@ from fedraa.cli.exit_code import warnings_in_sentences
 from fedraa.errors import RunWarning
 
 
-class Interrupts:
+class InterruptingFinder:
     def find_spec(self, name: str, *rest: object) -> None:
         if name == "fedraa.cli.main":
             raise KeyboardInterrupt
 
 
-def test_ctrl_c_while_the_command_line_is_imported(
+def test_ctrl_c_during_the_imports_exits_with_code_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "fedraa.cli.main", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [Interrupts(), *sys.meta_path])
+    monkeypatch.setattr(sys, "meta_path", [InterruptingFinder(), *sys.meta_path])
     assert main() == 130
     assert capsys.readouterr() == ("", "\nfedraa: interrupted\n")
 
 
-def test_current_folder_that_was_deleted_is_one_sentence(
+def test_deleted_current_folder_exits_with_code_2_and_one_error_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "gone").mkdir()

@@ -1,10 +1,10 @@
-"""Any arguments and any file: the command runs, or refuses them in one sentence and writes nothing."""
+"""Any arguments and any file: the command runs, or exits with code 2 and one error line, and writes nothing."""
 
 import os
 from pathlib import Path
 
 import pytest
-from fuzzing import QUICK, fuzz, is_one_sentence, other_kinds, quick, say
+from fuzzing import QUICK, add_quick_flags, fuzz, is_one_sentence, replace_file, run_command
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,11 +58,11 @@ FLAGS = st.dictionaries(st.sampled_from(FIELDS), st.lists(TEXT, max_size=3), min
 
 @fuzz(50)
 @given(flags=FLAGS)
-@pytest.mark.usefixtures("nothing_runs")
-def test_flags(flags: dict[str, list[str]], tmp_path: Path) -> None:
+@pytest.mark.usefixtures("runs_are_skipped")
+def test_arbitrary_flags_are_accepted_or_exit_with_code_2(flags: dict[str, list[str]], tmp_path: Path) -> None:
     out = tmp_path / "run"
     words = [word for name, values in flags.items() for word in (f"--{name.replace('_', '-')}", *values)]
-    code, said = say(["run", *quick(words), "--out", str(out)])
+    code, said = run_command(["run", *add_quick_flags(words), "--out", str(out)])
     assert (code == 0 and said == "") or (code == 2 and is_one_sentence(said)), (words, code, said)
     assert not out.exists()
 
@@ -78,22 +78,28 @@ def table(columns: list[str]) -> st.SearchStrategy[bytes]:
     return lines.map(str.encode) | st.binary(max_size=40)
 
 
-FLEETS = table(["compute", "downlink", "uplink", "latency", "memory", "watts_train"])
-LINKS = table(["client", "end", "downlink", "uplink"])
-SPANS = table(["client", "start", "end"])
+FLEET_TABLES = table(["compute", "downlink", "uplink", "latency", "memory", "watts_train"])
+LINK_TABLES = table(["client", "end", "downlink", "uplink"])
+AVAILABILITY_TABLES = table(["client", "start", "end"])
 
 
 @fuzz(15)
-@given(content=FLEETS, other=SPANS, links=LINKS, units=st.sampled_from(["relative", "physical"]))
-@pytest.mark.usefixtures("nothing_runs")
-def test_csv_files(content: bytes, other: bytes, links: bytes, units: str, tmp_path: Path) -> None:
+@given(
+    content=FLEET_TABLES, other=AVAILABILITY_TABLES, links=LINK_TABLES, units=st.sampled_from(["relative", "physical"])
+)
+@pytest.mark.usefixtures("runs_are_skipped")
+def test_arbitrary_csv_files_are_accepted_or_exit_with_code_2(
+    content: bytes, other: bytes, links: bytes, units: str, tmp_path: Path
+) -> None:
     for flag, name, text in (
         ("--compute", "fleet.csv", content),
         ("--availability", "there.csv", other),
         ("--links", "links.csv", links),
     ):
         (tmp_path / name).write_bytes(text)
-        code, said = say(["run", *QUICK, "--out", str(tmp_path / "run"), flag, str(tmp_path / name), "--units", units])
+        code, said = run_command(
+            ["run", *QUICK, "--out", str(tmp_path / "run"), flag, str(tmp_path / name), "--units", units]
+        )
         assert (code == 0 and said == "") or (code == 2 and is_one_sentence(said)), (text, code, said)
         assert not (tmp_path / "run").exists()
 
@@ -108,28 +114,28 @@ def test_csv_files(content: bytes, other: bytes, links: bytes, units: str, tmp_p
         (["--config"], "mine.toml"),
     ],
 )
-@pytest.mark.usefixtures("nothing_runs")
-def test_what_is_no_file_as_a_flag(flags: list[str], name: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("runs_are_skipped")
+def test_unreadable_input_file_exits_with_code_2(flags: list[str], name: str, tmp_path: Path) -> None:
     (tmp_path / name).touch()
-    for kind in other_kinds(tmp_path / name):
-        code, said = say(["run", *QUICK, *flags, str(tmp_path / name), "--out", str(tmp_path / "run")])
+    for kind in replace_file(tmp_path / name):
+        code, said = run_command(["run", *QUICK, *flags, str(tmp_path / name), "--out", str(tmp_path / "run")])
         assert code == 2, kind
         assert is_one_sentence(said), (kind, said)
         assert not (tmp_path / "run").exists()
 
 
-def test_an_availability_file_of_a_head_alone(tmp_path: Path) -> None:
+def test_availability_file_without_rows_is_refused(tmp_path: Path) -> None:
     (tmp_path / "there.csv").write_text("client,start,end\n")
-    code, said = say(["run", *QUICK, "--availability", str(tmp_path / "there.csv")])
+    code, said = run_command(["run", *QUICK, "--availability", str(tmp_path / "there.csv")])
     assert (code, said.count("has no row")) == (2, 1)
 
 
-def test_own_code_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_failing_callback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "failing.py").write_text(
         "import fedraa as fl\nclass Bad(fl.Callback):\n    def on_commit(self, event):\n        return {}['nothing']\n"
     )
     monkeypatch.chdir(tmp_path)
-    code, said = say(["run", *QUICK, "--out", "run", "--callbacks", "failing:Bad"])
+    code, said = run_command(["run", *QUICK, "--out", "run", "--callbacks", "failing:Bad"])
     assert code == 1
     assert said == (
         "fedraa: Bad.on_commit (failing.py, line 4) failed with KeyError: 'nothing'; stopped, with a checkpoint; "
@@ -137,27 +143,29 @@ def test_own_code_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     )
 
 
-def test_ctrl_c_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_before_the_start_exits_with_130_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(*given: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(front, "build_run", interrupted)
-    assert say(["run", *QUICK, "--out", str(tmp_path / "run")]) == (
+    assert run_command(["run", *QUICK, "--out", str(tmp_path / "run")]) == (
         130,
         "\nfedraa: stopped before the start; nothing was changed\n",
     )
     assert not (tmp_path / "run").exists()
 
 
-def test_a_table_of_evaluations_that_is_a_named_pipe_which_nobody_reads(tmp_path: Path) -> None:
+def test_csv_callback_refuses_a_named_pipe_without_a_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     callbacks = f"csv(path='{tmp_path / 'pipe'}')"
-    code, said = say(["run", *QUICK, "--out", str(tmp_path / "run"), "--callbacks", callbacks])
+    code, said = run_command(["run", *QUICK, "--out", str(tmp_path / "run"), "--callbacks", callbacks])
     assert code == 2
     assert is_one_sentence(said), said
 
 
-def test_named_pipes_where_files_are_made(tmp_path: Path) -> None:
+def test_write_text_replaces_a_named_pipe_with_the_temporary_name(tmp_path: Path) -> None:
     """A file has a temporary name while it is written. Something else may have this name."""
     path = tmp_path / "summary.json"
     os.mkfifo(tmp_path / f"summary.json{PARTIAL}")

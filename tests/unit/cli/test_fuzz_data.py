@@ -1,4 +1,4 @@
-"""Any file of data: it is read, or it is refused in one sentence and nothing is written."""
+"""Any file of data: it is read, or the command exits with code 2 and one error line, and writes nothing."""
 
 import zipfile
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzzing import QUICK, fuzz, is_one_sentence, other_kinds, say, torn
+from fuzzing import QUICK, fuzz, is_one_sentence, replace_file, run_command, torn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,11 +35,11 @@ def archives(draw: st.DrawFn) -> bytes:
 
 @fuzz(25)
 @given(content=archives() | st.binary(max_size=60))
-@pytest.mark.usefixtures("nothing_runs")
-def test_archives_of_data(content: bytes, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("runs_are_skipped")
+def test_arbitrary_npz_file_is_accepted_or_exits_with_code_2(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "data.npz").write_bytes(content)
     flags = ["--dataset", str(tmp_path / "data.npz"), "--out", str(tmp_path / "run")]
-    code, said = say(["run", *QUICK, *flags])
+    code, said = run_command(["run", *QUICK, *flags])
     assert (code == 0 and said == "") or (code == 2 and is_one_sentence(said)), (code, said)
     assert not (tmp_path / "run").exists()
 
@@ -64,8 +64,8 @@ def mnist(tmp_path: Path) -> Path:
 
 MNIST: dict[str, Callable[[bytes], bytes]] = {
     "no bytes": lambda content: b"",
-    "cut short": lambda content: content[: len(content) // 2],
-    "cut in its head": lambda content: content[:6],
+    "truncated": lambda content: content[: len(content) // 2],
+    "cut in its header": lambda content: content[:6],
     "another type": lambda content: content[:2] + b"\x0d" + content[3:],
     "no type": lambda content: content[:2] + b"\x07" + content[3:],
     "more dimensions": lambda content: content[:3] + b"\x07" + content[4:],
@@ -77,28 +77,28 @@ MNIST: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.usefixtures("nothing_runs")
-def test_files_of_mnist(mnist: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("runs_are_skipped")
+def test_damaged_mnist_file_exits_with_code_2(mnist: Path, tmp_path: Path) -> None:
     flags = ["--dataset", "mnist", "--data-dir", str(tmp_path / "data"), "--out", str(tmp_path / "run")]
-    assert say(["run", *QUICK, *flags]) == (0, "")
+    assert run_command(["run", *QUICK, *flags]) == (0, "")
     # Otherwise the damaged file would be downloaded again.
     (tmp_path / "data").chmod(0o555)
     for number, path in enumerate(sorted(mnist.iterdir())):
         content = path.read_bytes()
         for what, damage in list(MNIST.items())[number % 2 :: 2]:
             path.write_bytes(damage(content))
-            code, said = say(["run", *QUICK, *flags])
+            code, said = run_command(["run", *QUICK, *flags])
             assert code == 2, (path.name, what)
             assert is_one_sentence(said), (path.name, what, said)
-        for what in other_kinds(path) if number == 1 else ():
-            code, said = say(["run", *QUICK, *flags])
+        for what in replace_file(path) if number == 1 else ():
+            code, said = run_command(["run", *QUICK, *flags])
             assert code == 2, (path.name, what)
             assert is_one_sentence(said), (path.name, what, said)
         path.write_bytes(content)
     (tmp_path / "data").chmod(0o755)
 
 
-HEADS = [
+ARRAY_HEADERS = [
     "{'descr': '<f4', 'fortran_order': False, 'shape': (10000000000000, 4), }",
     "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 4), }",
     "{'descr': '<f4', 'fortran_order': False, 'shape': (100000000, 100), }",
@@ -112,14 +112,14 @@ HEADS = [
 ]
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.usefixtures("nothing_runs")
-def test_heads_of_arrays(head: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", ARRAY_HEADERS)
+@pytest.mark.usefixtures("runs_are_skipped")
+def test_npz_file_with_a_wrong_array_header_exits_with_code_2(head: str, tmp_path: Path) -> None:
     text = (head + "\n").encode()
     array = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(64)
     with zipfile.ZipFile(tmp_path / "data.npz", "w") as archive:
         for name in ARRAYS:
             archive.writestr(f"{name}.npy", array)
-    code, said = say(["run", *QUICK, "--dataset", str(tmp_path / "data.npz"), "--out", str(tmp_path / "run")])
+    code, said = run_command(["run", *QUICK, "--dataset", str(tmp_path / "data.npz"), "--out", str(tmp_path / "run")])
     assert code == 2
     assert is_one_sentence(said), said

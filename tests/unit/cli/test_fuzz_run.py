@@ -1,4 +1,4 @@
-"""Damaged files of a run: every command reports the damage in one sentence, or has its result."""
+"""Damaged files of a run: every command succeeds, or reports the damage in one error line."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzzing import OTHER_KINDS, fuzz, is_one_sentence, quick, say, torn
+from fuzzing import REPLACEMENTS, add_quick_flags, fuzz, is_one_sentence, run_command, torn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ JSON = (
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of a run that has ended, with its last two checkpoints."""
     out = tmp_path_factory.mktemp("fuzz") / "run"
-    assert main(["run", *quick(["--updates", "6", "--checkpoint-every", "2", "--out", str(out)])]) == 0
+    assert main(["run", *add_quick_flags(["--updates", "6", "--checkpoint-every", "2", "--out", str(out)])]) == 0
     return out
 
 
@@ -50,7 +50,7 @@ def changed(tree: Any, path: tuple[Any, ...], become: Callable[[dict[Any, Any], 
 def check_everything(run: Path) -> None:
     """Assert that every command on a run directory has a result, reports an inconsistent log (1), or refuses it (2)."""
     for command in (["status"], ["stop"], ["replay"], ["profile"], ["resume", "--quiet"]):
-        code, said = say([*command, str(run)])
+        code, said = run_command([*command, str(run)])
         assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (command, code, said)
 
 
@@ -58,42 +58,42 @@ def check_report(run: Path) -> None:
     """Assert that a report of the run, and of it with other runs, is written or refused."""
     page = run.with_name("page.html")
     for flags in ([], ["--landscape"]):
-        code, said = say(["report", str(run), "--out", str(page), *flags])
+        code, said = run_command(["report", str(run), "--out", str(page), *flags])
         assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (flags, code, said)
 
 
-def no_files(whole: Path, scratch: Path, killed: bool, most: int | None) -> None:
-    """Check every command on copies of a run in which something that is not a file replaces a file."""
+def check_replaced_files(whole: Path, scratch: Path, killed: bool, most: int | None) -> None:
+    """Check every command on copies of a run in which one file is replaced by something that cannot be read."""
     names = [path.relative_to(whole) for path in sorted(whole.rglob("*")) if path.is_file()]
-    cases = [(name, kind) for name in names for kind in OTHER_KINDS if not killed or name.name != "summary.json"]
+    cases = [(name, kind) for name in names for kind in REPLACEMENTS if not killed or name.name != "summary.json"]
     for place in np.random.default_rng(killed).permutation(len(cases))[:most]:
         name, kind = cases[place]
         run = copied(whole, scratch)
         if killed:
             (run / "summary.json").unlink()
         (run / name).unlink()
-        OTHER_KINDS[kind](run / name)
+        REPLACEMENTS[kind](run / name)
         if not killed and most is None:
             check_report(run)
         check_everything(run)
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_what_is_no_file_in_a_run_directory(killed: bool, whole: Path, tmp_path: Path) -> None:
-    no_files(whole, tmp_path, killed, 7)
+def test_sampled_replaced_run_files_are_reported_or_harmless(killed: bool, whole: Path, tmp_path: Path) -> None:
+    check_replaced_files(whole, tmp_path, killed, 7)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
-def test_whatever_is_no_file_in_a_run_directory(killed: bool, whole: Path, tmp_path: Path) -> None:
-    no_files(whole, tmp_path, killed, None)
+def test_all_replaced_run_files_are_reported_or_harmless(killed: bool, whole: Path, tmp_path: Path) -> None:
+    check_replaced_files(whole, tmp_path, killed, None)
 
 
-def test_outputs_that_cannot_be_written(whole: Path, tmp_path: Path) -> None:
+def test_report_to_an_unwritable_path_is_refused(whole: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "folder").mkdir()
     for out in (tmp_path / "folder", tmp_path / "file" / "page.html", Path("/proc/page.html")):
-        code, said = say(["report", str(whole), "--out", str(out)])
+        code, said = run_command(["report", str(whole), "--out", str(out)])
         assert code == 2
         assert is_one_sentence(said), said
 
@@ -129,11 +129,11 @@ def test_bytes_in_a_run_directory(data: st.DataObject, whole: Path, tmp_path: Pa
     check_everything(run)
 
 
-def test_the_run_that_is_changed_is_whole(whole: Path, tmp_path: Path) -> None:
+def test_undamaged_run_replays_and_resumes_to_the_same_model(whole: Path, tmp_path: Path) -> None:
     run = copied(whole, tmp_path)
-    assert say(["replay", str(run)]) == (0, "")
+    assert run_command(["replay", str(run)]) == (0, "")
     (run / "summary.json").unlink()
-    assert say(["resume", str(run), "--quiet"]) == (0, "")
+    assert run_command(["resume", str(run), "--quiet"]) == (0, "")
     assert History(run).summary["model_sha256"] == History(whole).summary["model_sha256"]
 
 

@@ -1,4 +1,4 @@
-"""`--help` and `--help-all`: groups, defaults, texts; and the work before a run trains."""
+"""`--help` and `--help-all`: groups, defaults and texts. Callbacks receive the steps before training."""
 
 import re
 
@@ -79,7 +79,7 @@ def test_help_all_shows_everyday_options_then_every_other_one_by_section(
     assert sorted(shown) == sorted(flag.option for flag in list_flags(COMMANDS[name]) if flag.group != POSITIONAL)
 
 
-def test_help_after_submit_is_that_of_the_submitted_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_after_submit_shows_the_submitted_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert help_of("submit -- plan --help", capsys) == help_of("plan --help", capsys)
     assert "fedraa submit COMMAND" in help_of("submit --help -- plan", capsys)
 
@@ -95,7 +95,7 @@ def test_help_has_values_defaults_and_the_width_of_the_terminal(
     assert re.search(r"--engine ray\|local [^-]+\(default: ray\)\. --workers", plain)
 
 
-def test_help_of_a_command_that_sets_the_method_does_not_offer_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_omits_the_method_if_the_command_sets_it(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("compare", "tune"):
         assert "--method " not in help_of(f"{name} --help-all", capsys)
 
@@ -113,7 +113,7 @@ def test_every_flag_has_one_sentence_with_its_default(name: str, capsys: pytest.
     assert f"usage: fedraa {' '.join([name, *positional])} [options]" in shown
 
 
-def test_flags_of_check() -> None:
+def test_check_command_takes_a_component_and_two_options() -> None:
     assert [flag.typed for flag in list_flags(COMMANDS["check"])] == ["COMPONENT", "--as TEXT", "--ray, --no-ray"]
 
 

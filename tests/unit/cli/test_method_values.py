@@ -34,7 +34,7 @@ def test_values_are_shown_as_they_can_be_typed():
     assert value_text(None) == "not set"
 
 
-def test_the_page_of_a_method_has_its_formula_its_use_and_its_papers_settings(capsys):
+def test_page_of_a_method_has_its_formula_use_and_paper_settings(capsys):
     method = registry.find_method("fadas")
     assert main(["methods", "fadas"]) == 0
     page = " ".join(capsys.readouterr().out.split())

@@ -1,4 +1,4 @@
-"""`fedraa new` writes a study in which everything runs."""
+"""`fedraa new` writes a study whose commands all succeed."""
 
 import os
 import re
@@ -16,7 +16,9 @@ LESS = {"run": SMALL + " --updates 10", "compare": SMALL + " --time 0.1"}
 
 
 @pytest.mark.slow
-def test_all_that_its_readme_says_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_in_the_readme_of_a_new_study_succeeds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["new", str(tmp_path / "my-study")]) == 0
     assert capsys.readouterr().out.endswith(
         "README.md, parts.py, study.toml, test_parts.py; read its README.md first\n"
@@ -40,7 +42,7 @@ def test_all_that_its_readme_says_runs(tmp_path: Path, capsys: pytest.CaptureFix
         assert done.returncode == 0, (words, done.stdout, done.stderr)
 
 
-def test_a_folder_that_is_there_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_folder_is_refused_and_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine").write_text("mine")
     for folder in (tmp_path, tmp_path / "mine"):
         assert main(["new", str(folder)]) == 2

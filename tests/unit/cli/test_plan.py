@@ -61,7 +61,9 @@ def forecast(experiment: Experiment, **limits: Any) -> Any:
 
 @pytest.mark.parametrize("concurrency", [None, 3])
 @pytest.mark.parametrize("method", ["fed-raa", "fed-raa-random", "fed-raa-mp", "fed-raa-offline", "fedasync"])
-def test_a_dry_run_is_the_real_run_without_training(method: str, concurrency: int | None, tmp_path: Path) -> None:
+def test_dry_run_predicts_the_time_staleness_and_tasks_of_the_run(
+    method: str, concurrency: int | None, tmp_path: Path
+) -> None:
     given: dict[str, Any] = {"updates": 60, "seed": 5, "engine": "local", "local_steps": 1, "concurrency": concurrency}
     experiment = Experiment(method=method, out=tmp_path / "run", **given)
     dry, events = forecast(experiment, steps=60), run(experiment).events
@@ -82,7 +84,7 @@ def test_a_dry_run_follows_links_that_change_with_time(tmp_path: Path) -> None:
     assert dry.time == pytest.approx(events.query("kind == 'commit'")["t"].iloc[-1], rel=1e-12)
 
 
-def test_a_dry_run_ends_in_time_and_counts_what_a_buffer_flushes(tmp_path: Path) -> None:
+def test_dry_run_of_a_buffer_with_a_time_limit_predicts_the_run(tmp_path: Path) -> None:
     experiment = Experiment(
         method="fedbuff", buffer_size=4, time=1.5, seed=5, engine="local", local_steps=1, out=tmp_path / "run"
     )
@@ -93,7 +95,7 @@ def test_a_dry_run_ends_in_time_and_counts_what_a_buffer_flushes(tmp_path: Path)
     assert dry.staleness_mean == pytest.approx(history.summary["staleness_mean"])
 
 
-def test_a_first_round_costs_what_the_first_round_of_a_run_costs(tmp_path: Path) -> None:
+def test_planned_first_round_has_the_costs_of_the_run(tmp_path: Path) -> None:
     experiment = Experiment(method="heterofl", rounds=1, clients=5, engine="local", local_steps=1, out=tmp_path / "run")
     events = run(experiment).events
     dispatched = events[events["kind"] == "dispatch"]
@@ -107,7 +109,7 @@ def printed(capsys: pytest.CaptureFixture[str], flags: str) -> list[list[str]]:
     return [line.split() for line in capsys.readouterr().out.split("\n") if line.strip()]
 
 
-def test_fragments_are_listed_with_what_they_own_and_share(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_lists_the_owned_and_shared_parameters_of_fragments(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "--hidden 200 --fragments 2 --updates 40")
     # The model has the widths 64, 200 and 10. 80 neurons own 80 * (64 + 1 + 10) parameters, and all fragments share the
     # 10 of the output bias.
@@ -119,13 +121,13 @@ def test_fragments_are_listed_with_what_they_own_and_share(capsys: pytest.Captur
     assert lines[3][3:5] == ["24", "kB"]
 
 
-def test_blocks_between_two_cut_layers_are_never_trained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_counts_weights_between_fragments_as_never_trained(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "--hidden 40 40 --fragments 4")
     # Of the 40 x 40 weights, only the blocks 4^2 + 8^2 + 12^2 + 16^2 = 480 are within a fragment.
     assert lines[0] == ["mlp:", "4650", "parameters,", "1120", "of", "them", "never", "trained"]
 
 
-def test_the_delay_bound_and_the_outlook_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_the_delay_bound_and_the_expected_time(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed(capsys, "--clients 9 --compute 1:1 --ratios 0.5 0.5 --duration-jitter 0 --updates 90")
     # Each of 9 clients has 159 or 160 of the 1437 samples, and trains half of the neurons.
     told = {words[0]: words for words in lines if words[0] in ("delay", "expected")}
@@ -184,7 +186,7 @@ def test_plan_prints_the_traffic_and_the_energy_of_all_tasks(
         {"method": "fedavg", "rounds": 3, "submodel": f"{__name__}:ClosesWithUpdates"},
     ],
 )
-def test_planned_totals_are_those_of_the_run(
+def test_planned_totals_equal_the_totals_of_the_run(
     flags: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     devices = tmp_path / "devices.csv"
@@ -241,7 +243,7 @@ def test_plan_of_asynchronous_tasks_counts_the_downloads_that_are_not_used(capsy
 
 
 @pytest.mark.parametrize("method", ["fedrolex", "ra-fed"])
-def test_rounds_after_the_drawn_rounds_are_like_the_later_drawn_rounds(
+def test_plan_extrapolates_from_the_later_drawn_rounds(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedraa.cli.plan_tasks.MAX_ROUNDS", 40)
@@ -261,7 +263,7 @@ def test_rounds_after_the_drawn_rounds_are_like_the_later_drawn_rounds(
 
 
 @pytest.mark.parametrize("method", ["heterofl-async", "fedrolex-async", "fedgmr"])
-def test_asynchronous_submodels_that_change_count_with_their_mean(method: str, tmp_path: Path) -> None:
+def test_plan_counts_redrawn_asynchronous_submodels_by_their_mean(method: str, tmp_path: Path) -> None:
     redraw = {"submodel.capacities.redraw": True}
     fields: dict[str, Any] = {"method": method, "updates": 400, "clients": 4, "capacities": (1.0, 0.1)}
     fields |= {"override": redraw, "local_steps": 1, "hidden": (8,)}
@@ -272,7 +274,7 @@ def test_asynchronous_submodels_that_change_count_with_their_mean(method: str, t
     assert totals.up == pytest.approx(summary["bytes_up"], rel=0.15)
 
 
-def test_that_few_clients_stand_for_all_is_told(
+def test_plan_prints_the_number_of_simulated_clients(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedraa.cli.plan_tasks.MAX_SIMULATED", 3)
@@ -310,7 +312,7 @@ def test_plan_of_rounds_that_never_have_clients_is_refused(capsys: pytest.Captur
     assert "participation: " in capsys.readouterr().err
 
 
-def test_an_infeasible_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_infeasible_delay_bound_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--delay-bound", "0.05"]) == 2
     assert "delay_bound: " in capsys.readouterr().err
 
@@ -331,14 +333,14 @@ def test_plan_of_devices_that_are_never_available_again_is_refused(
     assert "after which no device is available again" in " ".join(capsys.readouterr().out.split())
 
 
-def test_what_an_own_scheduler_will_do_is_not_foretold_as_if_it_were_known(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_notes_that_a_custom_scheduler_may_choose_differently(capsys: pytest.CaptureFixture[str]) -> None:
     blind = "a scheduler that uses losses will choose differently when the first losses are known"
     for scheduler, told in (("schedulers:GreRAA", True), ("gre-raa", False)):
         assert main(["plan", "--updates", "40", "--hidden", "8", "--scheduler", scheduler]) == 0
         assert (blind in " ".join(capsys.readouterr().out.split())) == told
 
 
-def test_a_plan_of_rounds_counts_the_time_in_which_devices_are_not_available(
+def test_plan_of_rounds_counts_the_time_of_unavailable_devices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fields: dict[str, Any] = {"method": "fedavg", "rounds": 12, "clients": 6, "hidden": (8,), "local_steps": 2}
@@ -352,7 +354,7 @@ def test_a_plan_of_rounds_counts_the_time_in_which_devices_are_not_available(
     assert time > 2 * always
 
 
-def test_the_nodes_of_a_cluster_need_their_workers_the_data_and_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_prints_the_memory_and_the_traffic_of_a_cluster_node(capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--method fedavg --rounds 2 --clients 20 --hidden 400 400 --workers 5 --nodes 2"
     told = {words[0]: words for words in printed(capsys, flags)}
     # The model has 64 * 400 + 400 + 400 * 400 + 400 + 400 * 10 + 10 parameters of 4 bytes. One node has three workers.
@@ -370,7 +372,7 @@ def test_the_nodes_of_a_cluster_need_their_workers_the_data_and_the_tasks(capsys
     assert told["network"][3:5] == ["762", "kB"]
 
 
-def test_a_plan_for_more_nodes_than_workers_is_refused() -> None:
+def test_plan_for_an_impossible_number_of_nodes_is_refused() -> None:
     for nodes in (0, 3):
         with refuses("nodes", "--workers", got=nodes):
             show_plan(Experiment(workers=2, updates=10), nodes=nodes)

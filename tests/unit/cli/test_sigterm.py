@@ -1,4 +1,4 @@
-"""SIGTERM while a command waits prints one sentence, and no files stay."""
+"""SIGTERM while a command waits: exit code 130, one sentence, and no new files. Named pipes are refused as data."""
 
 import os
 import signal
@@ -20,14 +20,14 @@ def data():
 
 
 @pytest.fixture(autouse=True)
-def as_at_the_start() -> Iterator[None]:
+def default_sigterm_handler() -> Iterator[None]:
     """Restore the default handler, because Ray may have installed its handler in an earlier test."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGTERM, before)
 
 
-def test_sigterm_is_a_sentence_and_the_handler_goes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sigterm_exits_with_code_130_and_its_handler_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
     def command() -> None:
         with interrupt_on_sigterm():
             signal.raise_signal(signal.SIGTERM)
@@ -37,7 +37,7 @@ def test_sigterm_is_a_sentence_and_the_handler_goes(capsys: pytest.CaptureFixtur
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_while_a_part_of_ones_own_opens_what_nobody_writes(
+def test_sigterm_ends_a_custom_dataset_that_waits_for_a_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
@@ -52,7 +52,7 @@ def test_while_a_part_of_ones_own_opens_what_nobody_writes(
 
 
 @pytest.mark.parametrize("dataset", ["{}/pipe.csv", "csv('{}/whole.csv', test='{}/pipe.csv')", "npy:{}"])
-def test_named_pipes_are_no_data(dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_named_pipe_as_data_is_refused(dataset: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "whole.csv").write_text("a,label\n1,0\n2,1\n")
     for name in ("pipe.csv", "x_train.npy"):
         os.mkfifo(tmp_path / name)

@@ -43,7 +43,7 @@ from fedraa.config.usual_names import USUAL_COMMANDS, USUAL_NAMES
         ("plan --availability dayly:0.3 --availability-period 1 --updates 9", "availability", "daily:SHARE"),
     ],
 )
-def test_a_mistyped_word_is_met_with_a_better_one(
+def test_mistyped_word_gets_a_suggestion(
     words: str, field: str, advice: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words.split()) == 2
@@ -87,12 +87,12 @@ def test_misspelled_component_is_refused_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_scheduler_of_the_learning_rate_is_met_with_lr_schedule_by_a_method_without_scheduler() -> None:
+def test_learning_rate_scheduler_as_scheduler_suggests_lr_schedule() -> None:
     with refuses("scheduler", "lr_schedule", got="step"):
         fl.run(method="fedavg", scheduler="step", engine="local")
 
 
-def test_an_unknown_flag_is_one_sentence_with_the_flag_that_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_of_an_unknown_flag_suggests_the_similar_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--dataste", "digits"]) == 2
     assert capsys.readouterr().err == "fedraa: --dataste: there is no such flag; did you mean --dataset?\n"
 
@@ -121,7 +121,7 @@ def test_an_unknown_flag_is_one_sentence_with_the_flag_that_is_meant(capsys: pyt
         ("run -lr 0.1", "--lr"),
     ],
 )
-def test_the_usual_name_of_a_flag_or_command_leads_to_ours(
+def test_usual_synonym_of_a_flag_or_command_suggests_the_right_name(
     words: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words.split()) == 2
@@ -159,7 +159,7 @@ def test_the_usual_name_of_a_flag_or_command_leads_to_ours(
         ("run --model ResNet-18 --engine local", "resnet18?"),
     ],
 )
-def test_a_near_mistake_is_met_with_what_works(words: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_common_mistake_gets_a_suggestion_that_works(words: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     said = capsys.readouterr().err
     assert part in said
@@ -168,12 +168,12 @@ def test_a_near_mistake_is_met_with_what_works(words: str, part: str, capsys: py
 
 
 @pytest.mark.parametrize("words", ["run --quux 3", "run --zebra 3", "run --optimistic 3", "run --period 3", "result"])
-def test_what_is_far_from_every_flag_has_no_suggestion(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_word_unlike_every_flag_and_command_gets_no_suggestion(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words.split()) == 2
     assert "did you mean" not in capsys.readouterr().err
 
 
-def test_usual_names_lead_to_fields_in_python_and_in_files(tmp_path: Path) -> None:
+def test_usual_synonyms_suggest_fields_in_python_and_in_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"learning_rate.* lr\?$"):
         fl.run(learning_rate=0.1)
     with pytest.raises(ValueError, match=r"fedraa\.resume$"):
@@ -185,7 +185,7 @@ def test_usual_names_lead_to_fields_in_python_and_in_files(tmp_path: Path) -> No
         Experiment.from_file(tmp_path / "my.toml")
 
 
-def test_every_usual_name_leads_to_a_field_and_is_none() -> None:
+def test_every_usual_synonym_maps_to_a_name_and_is_no_name() -> None:
     to_come = {"local_optimizer"}
     for name, fields in USUAL_NAMES.items():
         assert name not in Experiment.model_fields
@@ -210,7 +210,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         ("resume runs/x --time soon", "time", "soon", "FLOAT"),
     ],
 )
-def test_a_value_that_is_none_is_told_with_what_the_flag_takes(
+def test_error_of_an_invalid_flag_value_names_the_expected_type(
     words: str, field: str, got: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words.split()) == 2
@@ -221,6 +221,6 @@ def test_a_value_that_is_none_is_told_with_what_the_flag_takes(
     assert err.endswith(f"expected {expected}\n")
 
 
-def test_folder_as_method_is_answered_with_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_as_method_suggests_the_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(tmp_path), "--time", "1"]) == 2
     assert f"fedraa report {tmp_path}" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Numbers of local steps that follow from costs, by hand, and passes over the data that continue across tasks."""
+"""Numbers of local steps that follow from costs, against values by hand; minibatches that continue across tasks."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def spec(tmp_path: Path, **flags: Any) -> RunSpec:
     return build_run(Experiment(**common | flags), dataset=data)
 
 
-def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
+def test_auto_steps_equal_the_transfer_time_in_steps(tmp_path: Path) -> None:
     run = spec(tmp_path)
     costs, full = make_cost_model(run), 8 * 3 + 8 + 3 * 8 + 3
     assert [part.widths for part in run.submodels] == [(2,), (6,)]
@@ -54,7 +54,7 @@ def test_steps_are_what_sending_takes_in_steps(tmp_path: Path) -> None:
         np.testing.assert_allclose(costs.step_rates([widths], table[:, None]), steps / table)
 
 
-def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:
+def test_auto_steps_without_transfer_time_are_one_pass_or_the_minimum(tmp_path: Path) -> None:
     """If sending takes no time, H is at most the number of batches of a pass: three, of 8, 8 and 4 samples."""
     default = make_cost_model(spec(tmp_path, local_steps="auto", compute="1:1"))
     assert [default.steps((2,), client) for client in range(3)] == [3, 3, 3]
@@ -62,7 +62,7 @@ def test_short_tasks_end_with_a_pass(tmp_path: Path) -> None:
     assert minimum.steps((2,), 0) == 20
 
 
-def test_short_tasks_are_shorter_if_the_labels_of_clients_differ(tmp_path: Path) -> None:
+def test_auto_steps_without_transfer_time_shrink_if_labels_differ(tmp_path: Path) -> None:
     """H is 15 times the overlap. Each of three clients has one of three labels, or each has a third of each label."""
     single = {"partition": "labels(per_client=1)"}
     for more, steps in ((single, 5), ({"partition": "iid"}, 15)):
@@ -91,7 +91,7 @@ def test_only_clients_with_few_samples_have_tasks_of_one_step(tmp_path: Path) ->
     assert steps == {8: 1, 12: 2, 40: 2}
 
 
-def test_what_auto_says() -> None:
+def test_auto_steps_are_parsed_from_the_minimum_and_kappa() -> None:
     assert AutoSteps.of(None) is None
     assert AutoSteps.of(7) is None
     assert [AutoSteps.of(text) for text in ("auto", "auto:5", "auto:5:0.5", "auto:5:0")] == [
@@ -103,12 +103,12 @@ def test_what_auto_says() -> None:
 
 
 @pytest.mark.parametrize("steps", ["automatic", "auto:0", "auto:2:-1", "20 steps", 0])
-def test_other_words_are_refused(steps: object) -> None:
+def test_invalid_local_steps_are_refused(steps: object) -> None:
     with refuses("local_steps", got=steps):
         Experiment(local_steps=steps)
 
 
-class Seen(Trainer):
+class RecordingTrainer(Trainer):
     """A trainer that records the order of samples of each task."""
 
     def order(self, task: Task, samples: int) -> list[int]:
@@ -120,17 +120,17 @@ def task(first: int, steps: int | None) -> Task:
     return Task(0, 1, 4, 0, 0, 0, (), nothing, 0.1, 1.0, steps=steps, first=first)
 
 
-def test_minibatches_go_on_over_tasks(tmp_path: Path) -> None:
+def test_minibatches_continue_across_tasks(tmp_path: Path) -> None:
     """Tasks of 2, 3 and 4 steps use the nine minibatches of three passes. Each pass has another permutation."""
     run = spec(tmp_path)
-    trainer = Seen(run.traced, run.method.local, seed=5)
+    trainer = RecordingTrainer(run.traced, run.method.local, seed=5)
     order = [row for first, steps in ((0, 2), (2, 3), (5, 4)) for row in trainer.order(task(first, steps), 20)]
     passes = [generator(5, "passes", 1, number).permutation(20).tolist() for number in range(3)]
     assert order == [row for one_pass in passes for row in one_pass]
     assert trainer.order(task(4, 1), 20) == passes[1][8:16]
 
 
-def test_the_server_counts_on_where_a_task_leaves_off(tmp_path: Path) -> None:
+def test_next_task_starts_after_the_minibatches_of_the_last_task(tmp_path: Path) -> None:
     run = spec(tmp_path, local_steps="auto:2:0")
     server, trainer = make_server(run, lambda kind, t, /, **fields: None), make_worker_spec(run).trainer("cpu")
     tasks = {client: server.assign(client, 0.0) for client in server.begin()}
@@ -142,7 +142,7 @@ def test_the_server_counts_on_where_a_task_leaves_off(tmp_path: Path) -> None:
         assert [(one.first, one.steps) for one in [each_server.assign(1, 1.0)]] == [(2, 2)]
 
 
-def test_minibatches_of_a_task_that_came_to_nothing_are_passed_over(tmp_path: Path) -> None:
+def test_minibatches_of_a_failed_task_are_skipped(tmp_path: Path) -> None:
     """The minibatches of a failed task would fail again, so the client's next task begins after them."""
     run = spec(tmp_path, local_steps="auto:2:0")
     server = make_server(run, lambda kind, t, /, **fields: None)

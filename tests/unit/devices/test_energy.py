@@ -46,7 +46,7 @@ def test_energy_is_power_times_time(tmp_path: Path) -> None:
     assert fleet.energy(times, 0) == pytest.approx(199.4)
 
 
-def test_only_known_watts_count_and_without_any_there_is_no_energy(tmp_path: Path) -> None:
+def test_energy_counts_only_known_watts_and_is_none_without_any(tmp_path: Path) -> None:
     path = tmp_path / "device.csv"
     path.write_text("compute,watts_train\n2,4\n")
     fleet = make_fleet(str(path), 1, units="physical", seed=0)
@@ -71,7 +71,7 @@ def test_wrong_watts_are_refused(tmp_path: Path, columns: str, row: str, place: 
         make_fleet(str(path), 1, units="physical", seed=0)
 
 
-def test_watts_need_seconds(devices: Path) -> None:
+def test_watts_require_physical_units(devices: Path) -> None:
     with refuses("units", got="relative"):
         make_fleet(str(devices), 4, units="relative", seed=0)
 
@@ -103,7 +103,7 @@ def test_a_run_counts_the_energy_of_every_task_that_was_sent(
 
 
 @pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
-def test_failed_tasks_count(devices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_energy_counts_failed_tasks(devices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = Trainer.train
 
     def fail_on_client_1(self: Trainer, task: Task, *data: Any) -> Update:

@@ -24,7 +24,7 @@ def write(path: Path, devices: Any) -> Path:
     return path
 
 
-def test_a_task_takes_the_time_of_fedscale(tmp_path: Path) -> None:
+def test_task_time_follows_the_formula_of_fedscale(tmp_path: Path) -> None:
     """3 · 32 · 10 samples · 50 ms are 48 s, and 8000 kbit down and up at 4000 kbit/s are 2 s each."""
     path = write(tmp_path / "client_device_capacity", {1: {"computation": 50.0, "communication": 4000.0}})
     fleet = make_fleet(f"fedscale({str(path)!r}, flops=2e6)", 3, units="physical", seed=0)
@@ -56,7 +56,7 @@ def test_a_device_is_available_as_in_its_trace(tmp_path: Path) -> None:
     assert availability_from(trace.described()) == trace
 
 
-def test_clients_have_their_own_periods() -> None:
+def test_clients_can_have_different_periods() -> None:
     availability = Availability({0: [(0.0, 1.0)], 1: [(0.0, 1.0)]}, None, {0: 2.0, 1: 10.0})
     assert [availability.finish(client, 1.5, 0.5) for client in (0, 1)] == [2.5, 10.5]
 
@@ -107,7 +107,7 @@ def test_a_pickle_that_calls_functions_is_refused(
 
 
 @pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps([1, 2]), pickle.dumps({})])
-def test_files_of_another_kind_are_refused(content: bytes, tmp_path: Path) -> None:
+def test_file_that_is_no_trace_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "behave"
     path.write_bytes(content)
     with refuses(str(path)):

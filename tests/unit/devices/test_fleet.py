@@ -30,7 +30,9 @@ def fleet(spec: str, clients: int = 10, seed: int = 0) -> Fleet:
         ("1:0,2:1", 2, [2, 2]),
     ],
 )
-def test_tiers(spec: str, clients: int, compute: list[float]) -> None:
+def test_tiers_of_compute_speed_divide_the_clients_by_their_shares(
+    spec: str, clients: int, compute: list[float]
+) -> None:
     assert fleet(spec, clients).compute.tolist() == compute
 
 
@@ -100,7 +102,7 @@ def test_wrong_table_of_devices_is_refused_by_row(tmp_path: Path, text: str, pla
         fleet(str(path), 2)
 
 
-def test_relative_costs_are_share_of_the_model_over_capability() -> None:
+def test_relative_cost_is_the_share_of_the_model_over_the_compute_speed() -> None:
     # Each of 3 clients has 479 samples. A fragment with 40 of 200 neurons has 40 * 75 + 10 of 15010 parameters.
     spec = build_run(Experiment(clients=3, compute="1:0.667,3:0.333", fragments=3))
     table = make_cost_model(spec).table([part.widths for part in spec.submodels])
@@ -121,7 +123,7 @@ def test_relative_cost_follows_data_epochs_and_passes() -> None:
     assert first(override={"local.sam_rho": 0.05}) == pytest.approx(2 / 2)
 
 
-def test_local_steps_cost_by_their_samples() -> None:
+def test_local_steps_cost_in_proportion_to_their_samples() -> None:
     # 359 samples make 11 minibatches of 32 and one of 7, so 20 steps are an epoch and 8 minibatches. A cost of 1 is
     # 5 epochs of 359.25 samples.
     spec = build_run(Experiment(method="fedavg", clients=4, compute="1:1", local_steps=20, batch_size=32))
@@ -140,7 +142,7 @@ def test_physical_cost_is_flops_and_bytes_of_the_submodel(tmp_path: Path) -> Non
     assert make_cost_model(spec).table([spec.submodels[0].widths])[:, 0] == pytest.approx(seconds)
 
 
-def test_what_is_observed_changes_what_is_planned_but_not_what_is_simulated() -> None:
+def test_observed_durations_change_the_planned_but_not_the_simulated_cost() -> None:
     spec = build_run(Experiment(clients=3, fragments=2))
     costs, shapes = make_cost_model(spec), [part.widths for part in spec.submodels]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
@@ -170,7 +172,7 @@ def test_training_time_excludes_the_wait_for_a_worker(
     assert training_time(duration, cost, waited) == expected
 
 
-def test_time_that_every_task_takes_at_a_worker_is_no_slowness() -> None:
+def test_time_that_every_worker_needs_does_not_make_devices_look_slow() -> None:
     spec = build_run(Experiment(clients=3, fragments=2))
     costs, shapes = make_cost_model(spec), [part.widths for part in spec.submodels]
     before = costs.table(shapes)

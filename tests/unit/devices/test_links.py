@@ -18,7 +18,7 @@ INFINITE = float("inf")
 SMALL: dict[str, Any] = {"clients": 2, "hidden": (8,), "local_steps": 2, "engine": "local", "quiet": True}
 
 
-def test_a_transfer_takes_the_bandwidths_of_its_time() -> None:
+def test_transfer_uses_the_bandwidths_at_its_time() -> None:
     # A period of 3 moves 2 · 1 + 4 · 2 = 10 down.
     trace = LinkTrace(((1.0, 2.0, INFINITE), (3.0, 4.0, 1.0)))
     assert trace.mean_downlink == pytest.approx(10 / 3)
@@ -38,13 +38,13 @@ def test_a_transfer_takes_the_bandwidths_of_its_time() -> None:
     start=st.integers(0, 40),
     duration=st.integers(1, 60),
 )
-def test_transfers_equal_counting_unit_by_unit(rates: list[int], start: int, duration: int) -> None:
+def test_download_time_equals_a_count_unit_by_unit(rates: list[int], start: int, duration: int) -> None:
     trace = LinkTrace(tuple((float(place + 1), float(rate), 1.0) for place, rate in enumerate(rates)))
     moved = sum(rates[unit % len(rates)] for unit in range(start, start + duration))
     assert trace.download_time(float(start), float(moved)) == pytest.approx(duration)
 
 
-def test_phases_begin_one_after_the_other() -> None:
+def test_phases_of_a_task_follow_one_another() -> None:
     """Latency 1, a download of 4 at bandwidth 2, training for 3, and an upload that begins at 6 with bandwidth 10."""
     fleet = make_fleet(lambda clients, rng: {"compute": [1.0], "latency": [1.0]}, 1, units="physical", seed=0)
     fleet = with_links(fleet, {0: LinkTrace(((6.0, 2.0, 1.0), (12.0, 2.0, 10.0)))})
@@ -66,7 +66,7 @@ def test_phases_begin_one_after_the_other() -> None:
         ("client,end,downlink,uplink\n0,inf,1,1\n", " row 1"),
     ],
 )
-def test_wrong_rows_are_refused(text: str, place: str, tmp_path: Path) -> None:
+def test_wrong_rows_of_links_are_refused(text: str, place: str, tmp_path: Path) -> None:
     path = tmp_path / "links.csv"
     path.write_text(text)
     with refuses(f"links: {path}{place}"):

@@ -36,7 +36,7 @@ class Mobile:
         return {"compute": compute, "downlink": rng.uniform(1, 2, clients), "latency": [0.1] * clients}
 
 
-def test_an_array_is_compute_and_a_mapping_has_columns() -> None:
+def test_fleet_function_returns_compute_speeds_or_columns() -> None:
     assert fleet(ramp).compute.tolist() == [1, 2, 3]
     assert fleet(ramp).latency.tolist() == [0, 0, 0]
     mobile = fleet(Mobile(2))
@@ -48,14 +48,14 @@ def test_an_array_is_compute_and_a_mapping_has_columns() -> None:
 @pytest.mark.parametrize(
     "compute", [Mobile(3), f"{__name__}:Mobile(every=3)", {"kind": f"{__name__}:Mobile", "every": 3}]
 )
-def test_objects_paths_and_mappings_are_the_same(compute: object) -> None:
+def test_fleet_object_path_and_mapping_give_the_same_fleet(compute: object) -> None:
     devices, expected = fleet(compute), fleet(Mobile(3))
     assert devices.compute.tolist() == expected.compute.tolist()
     # The values are drawn from the run's seed.
     assert devices.downlink.tolist() == expected.downlink.tolist()
 
 
-def giving(columns: Any) -> Callable[..., Any]:
+def fleet_function(columns: Any) -> Callable[..., Any]:
     def mine(clients: int, rng: np.random.Generator) -> Any:
         return columns
 
@@ -78,7 +78,7 @@ def giving(columns: Any) -> Callable[..., Any]:
 )
 def test_wrong_result_of_a_fleet_function_is_refused(columns: Any, field: str, shown: str) -> None:
     with refuses(f"compute: {field}", shown):
-        fleet(giving(columns))
+        fleet(fleet_function(columns))
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,12 @@ def test_compute_that_makes_no_fleet_is_refused(compute: object, shown: str) -> 
 
 
 @pytest.mark.parametrize("compute", [ramp, f"{__name__}:ramp", "devices.csv"])
-def test_workers_by_tier_need_tiers(compute: object) -> None:
+def test_resources_by_tier_require_tiers_of_compute_speed(compute: object) -> None:
     with pytest.raises(ValueError, match=r"^resources: .*--compute 1:0.5,3:0.5"):
         fl.Experiment(compute=compute, resources=("1:CPU=1", "1:CPU=1"))
 
 
-def test_a_run_on_an_own_fleet_is_written_down(tmp_path: Path) -> None:
+def test_custom_fleet_is_recorded_in_the_configuration(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"clients": 3, "engine": "local", "updates": 3, "quiet": True, "hidden": (8,)}
     history = fl.run(fl.Experiment(**flags, compute=Mobile(3), out=tmp_path / "run"))
     assert history.config["experiment"]["compute"] == f"{__name__}:Mobile(every=3)"

@@ -13,7 +13,7 @@ from fedraa.devices.availability import Availability, Timing, read_availability
 from fedraa.replay.replay import replay
 
 
-def test_jitter_is_uniform_around_one_and_a_pure_function() -> None:
+def test_jitter_is_uniform_around_one_and_reproducible() -> None:
     timing = Timing(0, 0.1)
     draws = np.array([timing.due(client, turn, 0.0, 1.0) for client in range(20) for turn in range(100)])
     assert draws.min() >= 0.9
@@ -24,7 +24,7 @@ def test_jitter_is_uniform_around_one_and_a_pure_function() -> None:
     assert Timing(0, 0.0).due(3, 4, 2.0, 1.5) == 3.5
 
 
-def test_work_goes_on_when_the_device_is_back() -> None:
+def test_task_continues_when_its_device_is_available_again() -> None:
     availability = Availability({0: [(1.0, 2.0), (4.0, 10.0)]})
     # The device waits until 1, and ends the task when it becomes unavailable.
     assert availability.finish(0, 0.0, 1.0) == 2.0
@@ -42,7 +42,7 @@ def test_work_goes_on_when_the_device_is_back() -> None:
     start=st.integers(0, 70),
     work=st.integers(1, 90),
 )
-def test_periods_equal_counting_unit_by_unit(cuts: list[int], start: int, work: int) -> None:
+def test_finish_time_over_periods_equals_a_count_unit_by_unit(cuts: list[int], start: int, work: int) -> None:
     edges = sorted(cuts)[: len(cuts) // 2 * 2]
     spans = [(float(a), float(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
     inside = [any(a <= unit < b for a, b in spans) for unit in range(20)]
@@ -114,7 +114,7 @@ def test_a_run_over_days_waits_for_its_devices_and_replays(tmp_path: Path) -> No
     replay(history.directory)
 
 
-def test_a_round_that_can_never_end_says_so(tmp_path: Path) -> None:
+def test_run_whose_round_can_never_end_exits_with_code_1(tmp_path: Path) -> None:
     spans = tmp_path / "gone.csv"
     spans.write_text("client,start,end\n0,0,0.3\n")
     arguments = ["run", "--method", "fedavg", "--clients", "2", "--hidden", "8", "--rounds", "9", "--engine", "local"]
@@ -123,6 +123,6 @@ def test_a_round_that_can_never_end_says_so(tmp_path: Path) -> None:
     assert main([*arguments, "--availability", str(spans), "--out", str(tmp_path / "run"), "--quiet"]) == 1
 
 
-def test_times_of_later_periods_are_plain_numbers() -> None:
+def test_finish_time_in_a_later_period_is_a_python_float() -> None:
     """The device is available in half of every period of 2, so that 5 units of work end at 2 + 2 + 2 + 2 + 1."""
     assert repr(Availability({0: [(0.0, 1.0)]}, 2.0).finish(0, 0.0, 5.0)) == "9.0"

@@ -1,4 +1,4 @@
-"""Kinds of workers for tiers of devices, as they are written on the command line."""
+"""Worker groups for tiers of devices, in the form of the command line."""
 
 import pytest
 from refusals import refuses
@@ -8,7 +8,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
 
 
-def test_a_worker_group_is_read_as_it_is_written() -> None:
+def test_worker_group_is_parsed_from_its_text() -> None:
     assert parse_group("2:CPU=1,GPU=0.5,site_a=1") == WorkerGroup(2, {"CPU": 1.0, "GPU": 0.5, "site_a": 1.0})
 
 
@@ -29,7 +29,7 @@ def test_clients_go_to_the_worker_group_of_their_tier() -> None:
         ({"address": "here"}, "address", "here", "HOST:PORT"),
     ],
 )
-def test_placement_that_cannot_be_is_refused(changes: dict[str, object], field: str, value: object, name: str) -> None:
+def test_impossible_placement_is_refused(changes: dict[str, object], field: str, value: object, name: str) -> None:
     with refuses(field, name, got=value):
         Experiment(**changes)
 

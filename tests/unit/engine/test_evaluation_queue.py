@@ -61,7 +61,7 @@ def test_due_is_true_at_multiples_until_the_evaluation_is_started() -> None:
     assert run.queue.last_step == 5
 
 
-def test_has_room_is_false_when_the_limit_is_pending() -> None:
+def test_queue_has_no_room_while_the_maximum_of_evaluations_is_pending() -> None:
     run = Run()
     assert not run.queue.awaits_each
     for step in range(MAX_PENDING_EVALS):
@@ -71,7 +71,7 @@ def test_has_room_is_false_when_the_limit_is_pending() -> None:
     assert run.queue.pending == MAX_PENDING_EVALS
 
 
-def test_has_room_with_a_target_is_true_for_only_one() -> None:
+def test_queue_with_a_target_has_room_for_only_one_evaluation() -> None:
     run = Run(target=Target("accuracy", 0.9, "max"))
     assert run.queue.awaits_each
     assert run.queue.has_room
@@ -79,7 +79,7 @@ def test_has_room_with_a_target_is_true_for_only_one() -> None:
     assert not run.queue.has_room
 
 
-def test_collect_returns_none_until_the_oldest_is_ready() -> None:
+def test_collect_returns_none_until_the_oldest_evaluation_is_ready() -> None:
     run = Run()
     run.start(0, 0.0)
     run.start(5, 2.5)

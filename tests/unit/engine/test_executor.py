@@ -33,7 +33,7 @@ class Shards:
         return np.zeros((1, 1), np.float32), np.zeros(1, np.int64), None
 
 
-def pool(dues: Sequence[float], *, seconds: float = 0.0) -> tuple[LocalExecutor, SleepingTrainer]:
+def make_executor(dues: Sequence[float], *, seconds: float = 0.0) -> tuple[LocalExecutor, SleepingTrainer]:
     """Return an executor with one task for each due time, and its trainer."""
     trainer = SleepingTrainer(seconds)
     made = LocalExecutor(cast(Any, trainer), cast(Any, None), cast(Any, Shards()))
@@ -43,29 +43,29 @@ def pool(dues: Sequence[float], *, seconds: float = 0.0) -> tuple[LocalExecutor,
     return made, trainer
 
 
-def test_wait_short_tasks_trains_ahead_in_the_order_of_due_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_trains_short_tasks_ahead_in_the_order_of_due_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "AHEAD_S", 10.0)
-    made, trainer = pool([3.0, 1.0, 2.0])
+    made, trainer = make_executor([3.0, 1.0, 2.0])
     outcomes = [made.wait(number, 0.1) for number in (1, 2, 0)]
     assert [outcome.task for outcome in outcomes if isinstance(outcome, Update)] == [1, 2, 0]
     assert trainer.trained == [1, 2, 0]
 
 
-def test_wait_long_task_trains_only_this_task() -> None:
-    made, trainer = pool([1.0, 2.0], seconds=2 * executor.AHEAD_S)
+def test_wait_for_a_long_task_trains_only_this_task() -> None:
+    made, trainer = make_executor([1.0, 2.0], seconds=2 * executor.AHEAD_S)
     made.wait(0, 0.1)
     assert trainer.trained == [0]
 
 
-def test_wait_large_updates_holds_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_trains_ahead_only_up_to_the_limit_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "AHEAD_S", 10.0)
     monkeypatch.setattr(executor, "AHEAD_BYTES", 2 * 4 * SIZE)
-    made, trainer = pool([1.0, 2.0, 3.0, 4.0])
+    made, trainer = make_executor([1.0, 2.0, 3.0, 4.0])
     made.wait(0, 0.1)
     assert trainer.trained == [0, 1]
 
 
-def test_ready_on_the_wall_clock_trains_only_one_task() -> None:
-    made, trainer = pool([1.0, 2.0])
+def test_ready_outcomes_trains_only_one_task_on_the_wall_clock() -> None:
+    made, trainer = make_executor([1.0, 2.0])
     assert len(made.ready_outcomes(0.1)) == 1
     assert trainer.trained == [0]

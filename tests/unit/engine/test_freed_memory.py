@@ -25,7 +25,7 @@ print(page_faults())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have other limits")
-def test_keep_freed_memory_maps_no_page_of_later_buffers_again() -> None:
+def test_keep_freed_memory_reuses_the_pages_of_freed_buffers() -> None:
     result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     # Each of the 120 buffers has 147 pages.
     assert int(result.stdout) < 147

@@ -84,7 +84,9 @@ def test_run_stopped_while_running_is_saved(run: Run, monkeypatch: pytest.Monkey
     assert run.saved == [(LoopState.RUNNING, 0), (LoopState.RUNNING, 1)]
 
 
-def test_run_stopped_while_draining_keeps_the_checkpoint_before(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_stopped_while_draining_keeps_the_checkpoint_before_draining(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = run.loop.evaluations.start
 
     def start_and_stop(server: object, now: float) -> None:

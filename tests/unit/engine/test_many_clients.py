@@ -21,7 +21,7 @@ from fedraa.rundir.packed_columns import unpack_column
 MANY = 100_000
 
 
-def fleet(clients: int, method: str) -> RunSpec:
+def make_spec(clients: int, method: str) -> RunSpec:
     rng = np.random.default_rng(0)
     x, y = rng.random((MANY, 8), np.float32), rng.integers(0, 10, MANY)
     dataset = Dataset("noise", x, y, x[:100], y[:100], 10)
@@ -35,7 +35,7 @@ def test_a_start_with_a_hundred_thousand_clients_makes_few_calls_per_client(meth
     tasks, written = [], []
 
     def start() -> None:
-        spec = fleet(MANY, method)
+        spec = make_spec(MANY, method)
         server = make_server(spec, lambda *_, **__: None)
         clients = iter(server.begin())
         tasks.extend(server.assign(next(clients), 0.0) for _ in range(100))
@@ -49,7 +49,7 @@ def test_a_start_with_a_hundred_thousand_clients_makes_few_calls_per_client(meth
 
 def calls_of_events(clients: int, learn: bool) -> int:
     """Return the number of calls for 400 assignments and commits."""
-    spec = fleet(clients, "fed-raa")
+    spec = make_spec(clients, "fed-raa")
     server = make_server(spec, lambda *_, **__: None)
     server._learn = learn  # type: ignore[attr-defined]
 
@@ -68,9 +68,9 @@ def test_an_event_makes_no_more_calls_with_more_clients(learn: bool) -> None:
     assert calls_of_events(20_000, learn) < 1.1 * calls_of_events(50, learn)
 
 
-def test_a_large_fleet_learns_from_several_answers_at_a_time_and_across_a_resumption() -> None:
+def test_cost_model_learns_from_batches_of_durations_across_a_resume() -> None:
     # There are 640 / 64 batches of ten.
-    spec = fleet(640, "fed-raa")
+    spec = make_spec(640, "fed-raa")
     costs, shapes = make_cost_model(spec), [spec.submodels[0].widths]
     before, sent = costs.table(shapes), costs.sent(shapes[0])
     for client in range(9):

@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fl.History:
     return fl.run(method="fedavg", rounds=2, model=Net(), dataset=mine(), out=out, **SMALL)
 
 
-def test_dataset_from_a_function_is_that_of_the_object(tmp_path: Path) -> None:
+def test_dataset_from_a_function_equals_the_dataset_object(tmp_path: Path) -> None:
     fields = {"rounds": 2, "model": Net(), **SMALL}
     given = fl.run(method="fedavg", dataset=mine(), out=tmp_path / "object", **fields)
     called = fl.run(method="fedavg", dataset=lambda: mine(), out=tmp_path / "function", **fields)
@@ -98,7 +98,7 @@ def test_configuration_names_the_objects_and_not_the_defaults(run: fl.History) -
     assert "digits" not in repr(run)
 
 
-def test_command_is_a_call_that_names_what_is_missing(run: fl.History) -> None:
+def test_run_command_is_a_python_call_with_placeholders_for_objects(run: fl.History) -> None:
     told = run_command(run.experiment, run.config["given"])
     call, _, comment = told.partition("  # ")
     assert not told.startswith("fedraa run")
@@ -111,7 +111,7 @@ def test_command_is_a_call_that_names_what_is_missing(run: fl.History) -> None:
     assert "dataset: my data" in comment
 
 
-def test_call_with_the_objects_in_place_gives_the_same_model(run: fl.History, tmp_path: Path) -> None:
+def test_python_call_with_the_same_objects_gives_the_same_model(run: fl.History, tmp_path: Path) -> None:
     call = run_command(run.experiment, run.config["given"]).partition("  # ")[0]
     fields: dict[str, Any] = eval(call, {"fedraa": type("Module", (), {"run": staticmethod(dict)})})
     torch.manual_seed(0)
@@ -122,7 +122,9 @@ def test_call_with_the_objects_in_place_gives_the_same_model(run: fl.History, tm
     assert first.summary["model_sha256"] == again.summary["model_sha256"]
 
 
-def test_every_page_has_that_call(run: fl.History, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_and_board_show_the_python_call(
+    run: fl.History, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     told = run_command(run.experiment, run.config["given"])
     folder = fl.report([run.directory], tmp_path / "page.html", theme="light")
     assert "mlp" not in (tmp_path / "page.html").read_text()
@@ -135,12 +137,12 @@ def test_every_page_has_that_call(run: fl.History, tmp_path: Path, capsys: pytes
     assert settings["dataset"] in capsys.readouterr().out
 
 
-def test_landscape_of_an_object_is_refused(run: fl.History, tmp_path: Path) -> None:
+def test_landscape_of_a_run_with_objects_is_refused(run: fl.History, tmp_path: Path) -> None:
     with refuses("landscape", "model", "dataset"):
         fl.report([run.directory], tmp_path / "page.html", landscape=True)
 
 
-def test_component_that_forgets_a_value_is_given_again(tmp_path: Path) -> None:
+def test_resume_requires_a_component_whose_description_lacks_a_value(tmp_path: Path) -> None:
     fields = {"hidden": (16,), "updates": 4, "out": tmp_path / "run", **SMALL}
     history = fl.run(scheduler=Forgetful(0.9), **fields)
     assert history.config["given"] == ["scheduler"]
@@ -150,7 +152,7 @@ def test_component_that_forgets_a_value_is_given_again(tmp_path: Path) -> None:
     assert fl.resume(history.directory, scheduler=Forgetful(0.9), updates=6).summary["steps"] == 6
 
 
-def test_component_that_keeps_its_values_is_a_flag(tmp_path: Path) -> None:
+def test_component_with_a_full_description_is_shown_as_a_flag(tmp_path: Path) -> None:
     history = fl.run(scheduler=Kept(0.9), hidden=(16,), updates=4, out=tmp_path / "run", **SMALL)
     assert history.config["given"] == []
     words = shlex.split(run_command(history.experiment))
@@ -159,7 +161,7 @@ def test_component_that_keeps_its_values_is_a_flag(tmp_path: Path) -> None:
     assert parsed.experiment.scheduler == f"{__name__}:Kept(bias=0.9)"
 
 
-def test_method_given_as_an_object_is_no_flag(tmp_path: Path) -> None:
+def test_method_object_is_shown_in_a_python_call(tmp_path: Path) -> None:
     method = fl.method("fedavg").replace(momentum=0.3)
     history = fl.run(method=method, rounds=1, hidden=(4,), out=tmp_path / "run", **SMALL)
     told = run_command(history.experiment, history.config["given"])

@@ -41,7 +41,7 @@ def settings() -> list[Any]:
     ]
 
 
-def test_runs_in_threads_are_those_of_one_after_another(tmp_path: Path) -> None:
+def test_runs_in_threads_equal_sequential_runs(tmp_path: Path) -> None:
     model = net()
 
     def run(name: str, seed: int) -> Any:
@@ -57,7 +57,7 @@ def test_runs_in_threads_are_those_of_one_after_another(tmp_path: Path) -> None:
     assert settings() == before
 
 
-def test_a_run_leaves_the_process_as_it_was_even_if_it_fails(tmp_path: Path) -> None:
+def test_failed_run_restores_the_settings_of_the_process(tmp_path: Path) -> None:
     class Failing(fl.Callback):
         def on_eval(self, *_: Any) -> None:
             torch.manual_seed(5)
@@ -119,7 +119,7 @@ def test_a_run_inside_a_run_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "inner").exists()
 
 
-def test_only_one_thread_is_within() -> None:
+def test_exclusive_process_admits_one_thread_at_a_time() -> None:
     within, most = 0, 0
 
     def enter(_: int) -> None:

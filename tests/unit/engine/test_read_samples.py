@@ -42,7 +42,7 @@ def data(train: Any, **more: Any) -> fl.FederatedDataset:
 
 @pytest.mark.parametrize("partition", ["natural", "noise"])
 @pytest.mark.parametrize("statistics", ["all", "sample"])
-def test_statistics_are_those_of_the_same_samples_in_memory(
+def test_batch_norm_statistics_are_equal_for_read_and_in_memory_samples(
     statistics: str, partition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_spec, "STATISTICS_SAMPLES", 50)
@@ -64,7 +64,7 @@ def test_statistics_are_those_of_the_same_samples_in_memory(
     assert statistics == "all" or found[0] == found[1]
 
 
-def test_few_large_samples_are_held_for_the_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_sample_is_limited_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_spec, "STATISTICS_BYTES", 64 * 30)
     monkeypatch.setattr(run_spec, "FEW", 20)
     assert len(build_run(Experiment(**SMALL), model=net(), dataset=data(Read())).evaluation_data.x_train) == 30
@@ -75,7 +75,7 @@ class Brighter(fl.Transform):
         return x + float(rng.uniform(0, 5))
 
 
-def trained_alone(steps: int | str) -> Any:
+def personalised_model(steps: int | str) -> Any:
     experiment = Experiment(**SMALL | {"local_steps": steps}, clients=4)
     spec = build_run(experiment, model=net(), dataset=data((X, Y)))
     fine_tuning = FineTuning(spec.traced, spec.method.local, seed=0)
@@ -85,14 +85,14 @@ def trained_alone(steps: int | str) -> Any:
 
 
 @pytest.mark.parametrize(("steps", "as_many"), [("auto", 1), ("auto:3", 3)])
-def test_personalised_training_takes_the_steps_of_free_communication(steps: str, as_many: int) -> None:
+def test_personalised_training_with_auto_steps_ignores_transfer_times(steps: str, as_many: int) -> None:
     """Personalised training makes one pass, which here is one minibatch."""
-    found = trained_alone(steps)
-    np.testing.assert_allclose(found, trained_alone(as_many), atol=1e-5)
-    assert np.abs(found - trained_alone(4 - as_many)).max() > 1e-3
+    found = personalised_model(steps)
+    np.testing.assert_allclose(found, personalised_model(as_many), atol=1e-5)
+    assert np.abs(found - personalised_model(4 - as_many)).max() > 1e-3
 
 
-def test_transforms_are_drawn_in_personalised_training_too(tmp_path: Path) -> None:
+def test_personalised_training_applies_transforms(tmp_path: Path) -> None:
     found = []
     for number, transforms in enumerate(((), (Brighter(),), (Brighter(),))):
         experiment = Experiment(
@@ -104,7 +104,7 @@ def test_transforms_are_drawn_in_personalised_training_too(tmp_path: Path) -> No
     assert found[1] == found[2] != found[0]
 
 
-def test_clients_without_test_samples_cannot_be_evaluated_by_themselves() -> None:
+def test_personalised_evaluation_without_test_samples_is_refused() -> None:
     with refuses("personalised", "test samples"):
         build_run(Experiment(**SMALL, personalised=2), dataset=data((X, Y), test_clients=["nobody"] * 12))
 

@@ -11,7 +11,7 @@ from fedraa.messages import Task
 TASK = Task(0, 3, 0, 0, 0, 0, (), np.zeros(1, np.float32), lr=0.1, cost=2.5)
 
 
-def test_due_is_the_cost_after_now() -> None:
+def test_due_time_is_now_plus_the_cost() -> None:
     clock = RunClock(Timing(seed=0, jitter=0.0), wall=False)
     clock.now = 4.0
     assert clock.due(TASK) == 6.5

@@ -32,7 +32,9 @@ TOKENS = RNG.integers(0, 9, (60, 4))
 PIXELS = RNG.integers(0, 256, (60, 1, 4, 4)).astype(np.uint8)
 
 
-def warned(x: Any = X, y: Any = Y, *, classes: int = 3, model: nn.Module | None = None, **fields: Any) -> list[str]:
+def warnings_of(
+    x: Any = X, y: Any = Y, *, classes: int = 3, model: nn.Module | None = None, **fields: Any
+) -> list[str]:
     """Return the warnings of building a run of these samples."""
     data = fl.Dataset("mine", x, y, x[:12], y[:12], classes)
     with warnings.catch_warnings(record=True) as caught:
@@ -103,8 +105,8 @@ def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
         ({"model": net(nn.LayerNorm(3))}, []),
     ],
 )
-def test_a_doubtful_run_has_one_warning_and_a_good_one_none(given: dict[str, Any], said: list[str]) -> None:
-    found = warned(**given)
+def test_doubtful_run_gives_one_warning_and_a_good_run_none(given: dict[str, Any], said: list[str]) -> None:
+    found = warnings_of(**given)
     assert len(found) == len(said), found
     for got, pattern in zip(found, said, strict=True):
         assert pd.Series([got]).str.contains(pattern).all(), got
@@ -137,7 +139,7 @@ class Transposed(nn.Module):
         (nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3), nn.Softmax(1)), torch.randn(8, 4), Classification(), True),
     ],
 )
-def test_probabilities_are_seen_in_the_outputs(
+def test_outputs_that_are_no_logits_are_detected(
     model: nn.Module, example: Tensor, objective: Objective, warns: bool
 ) -> None:
     model(example)
@@ -164,7 +166,7 @@ def test_a_run_without_a_step_is_marked_everywhere(tmp_path: Path, capsys: pytes
     assert table.frame["ended_by"].tolist() == [f"time: {NO_STEP}"]
 
 
-def test_a_target_that_the_untrained_model_meets_is_no_lack_of_time(tmp_path: Path) -> None:
+def test_target_met_by_the_untrained_model_advises_no_more_time(tmp_path: Path) -> None:
     with pytest.warns(RunWarning, match=f"^{NO_STEP}: .* target .*time 0, .* target") as caught:
         fl.run(target="loss:100", engine="local", hidden=(8,), clients=2, out=tmp_path / "run", quiet=True)
     assert "more time" not in str(caught[0].message)
@@ -194,9 +196,9 @@ def test_a_comparison_marks_the_methods_that_finished_no_step(
         ({"method": "heterofl", "rounds": 1, "objective": "classification", "y": Y, "classes": 3}, []),
     ],
 )
-def test_fragments_that_predict_numbers_are_warned_of(fields: dict[str, Any], names: list[str]) -> None:
+def test_regression_with_several_fragments_gives_a_warning(fields: dict[str, Any], names: list[str]) -> None:
     values = {"y": X[:, 0] - X[:, 1], "classes": 0, "objective": "regression", "hidden": (8,), **fields}
-    sentences = warned(**values)
+    sentences = warnings_of(**values)
     assert len(sentences) == len(names)
     for sentence, name in zip(sentences, names, strict=True):
         assert re.search(name, sentence)
@@ -212,9 +214,7 @@ def test_fragments_that_predict_numbers_are_warned_of(fields: dict[str, Any], na
         (nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), 2, "cuda", False),
     ],
 )
-def test_convolutions_of_several_tasks_on_a_gpu_are_warned_of(
-    model: nn.Module, stack: int, device: str, warns: bool
-) -> None:
+def test_stacked_convolutions_on_a_gpu_give_a_warning(model: nn.Module, stack: int, device: str, warns: bool) -> None:
     assert (find_stacked_convolutions(model, stack, device) is not None) is warns
 
 
@@ -232,7 +232,7 @@ def test_sum_of_two_fragments_is_twice_the_target(tmp_path: Path) -> None:
     assert factor == pytest.approx(2, abs=0.25)
 
 
-def test_a_run_whose_work_was_all_lost_warns(tmp_path: Path) -> None:
+def test_run_whose_tasks_all_miss_the_deadline_gives_a_warning(tmp_path: Path) -> None:
     fields: dict[str, Any] = {"method": "fedavg", "rounds": 2, "clients": 3, "hidden": (8,), "engine": "local"}
     with pytest.warns(RunWarning, match="^no update arrived in time: 6 tasks .* deadline$"):
         history = fl.run(**fields, deadline=1e-6, quiet=True, out=tmp_path / "run")
@@ -327,8 +327,8 @@ def test_integer_features_beside_a_mask_give_a_warning() -> None:
 def test_slow_link_in_physical_units_gives_a_warning(tmp_path: Path) -> None:
     devices, links = tmp_path / "devices.csv", tmp_path / "links.csv"
     devices.write_text("compute,downlink,uplink\n1e9,8,4\n1e9,8,4\n")
-    (sentence,) = warned(compute=str(devices), units="physical")
+    (sentence,) = warnings_of(compute=str(devices), units="physical")
     assert re.search("^compute: .* 4 bytes/s", sentence)
     links.write_text("client,end,downlink,uplink\n0,1,8,4\n")
-    (sentence,) = warned(compute="1e9:1", links=links, units="physical")
+    (sentence,) = warnings_of(compute="1e9:1", links=links, units="physical")
     assert re.search("^links: .* 4 bytes/s", sentence)

@@ -1,4 +1,4 @@
-"""The commit in a run's description is that of fedraa's sources, not that of another repository around them."""
+"""The commit in a run's description is the commit of fedraa's sources, not of another repository around them."""
 
 import subprocess
 from pathlib import Path
@@ -9,7 +9,7 @@ from fedraa.engine import run_description
 
 
 @pytest.mark.parametrize(("package", "is_checkout"), [("fedraa", True), (".venv/lib/fedraa", False)])
-def test_source_commit_of_a_package_in_a_repository(
+def test_source_commit_is_recorded_only_for_a_checkout_of_fedraa(
     package: str, is_checkout: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / package / "engine"

@@ -8,7 +8,7 @@ import pytest
 from fedraa.engine.stop_signals import defer_interrupts, ignore_interrupts, stop_on_interrupt, stop_on_sigterm
 
 
-def test_the_first_asks_and_the_second_raises() -> None:
+def test_first_ctrl_c_requests_a_stop_and_the_second_interrupts() -> None:
     asked: list[bool] = []
 
     def twice() -> None:
@@ -23,7 +23,7 @@ def test_the_first_asks_and_the_second_raises() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_handler_of_the_users_is_left_alone() -> None:
+def test_sigint_handler_of_the_user_is_kept() -> None:
     caught: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
     try:
@@ -34,7 +34,7 @@ def test_a_handler_of_the_users_is_left_alone() -> None:
     assert caught == [signal.SIGINT]
 
 
-def test_sigterm_asks_too_and_its_handler_comes_back() -> None:
+def test_sigterm_requests_a_stop_and_its_handler_is_restored() -> None:
     asked: list[bool] = []
     before = signal.getsignal(signal.SIGTERM)
     with stop_on_sigterm(lambda: asked.append(True)):
@@ -43,13 +43,13 @@ def test_sigterm_asks_too_and_its_handler_comes_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_cleaning_up_is_not_interrupted() -> None:
+def test_ignore_interrupts_ignores_ctrl_c_and_restores_the_handler() -> None:
     with ignore_interrupts():
         signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_what_must_be_whole_is_interrupted_afterwards() -> None:
+def test_defer_interrupts_raises_after_the_block() -> None:
     made: list[str] = []
 
     def make() -> None:
@@ -64,7 +64,7 @@ def test_what_must_be_whole_is_interrupted_afterwards() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_the_second_interrupts_at_once_what_must_be_whole() -> None:
+def test_second_ctrl_c_interrupts_defer_interrupts_immediately() -> None:
     def make() -> None:
         with defer_interrupts():
             signal.raise_signal(signal.SIGINT)
@@ -75,7 +75,7 @@ def test_the_second_interrupts_at_once_what_must_be_whole() -> None:
         make()
 
 
-def test_other_threads_are_let_be() -> None:
+def test_other_threads_do_not_change_signal_handlers() -> None:
     def inside() -> None:
         with stop_on_interrupt(lambda: None), stop_on_sigterm(lambda: None), ignore_interrupts(), defer_interrupts():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-WANTING = """
+NEEDS_OPERATOR = """
 import torch
 if not hasattr(torch.ops.torchvision, "nms"):
     raise RuntimeError("operator torchvision::nms does not exist")
@@ -27,9 +27,12 @@ def test_a_model_of_torchvision_can_be_imported_and_used(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [(WANTING, "loaded"), ("print('once'); raise RuntimeError('broken otherwise')", "RuntimeError: broken otherwise")],
+    [
+        (NEEDS_OPERATOR, "loaded"),
+        ("print('once'); raise RuntimeError('broken otherwise')", "RuntimeError: broken otherwise"),
+    ],
 )
-def test_it_is_tried_again_only_for_these_operators(text: str, told: str, tmp_path: Path) -> None:
+def test_torchvision_import_is_retried_only_for_missing_operators(text: str, told: str, tmp_path: Path) -> None:
     """Make two replacements of torchvision: one needs a missing operator, and one fails for another reason."""
     package = tmp_path / "torchvision"
     package.mkdir()

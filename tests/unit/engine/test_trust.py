@@ -52,7 +52,9 @@ def foreign(mark: Path, tmp_path: Path) -> Path:
     return out
 
 
-def test_nothing_is_imported_without_trust(foreign: Path, mark: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_import_no_foreign_code_without_trust(
+    foreign: Path, mark: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     page = str(foreign.parent / "page.html")
     before = (foreign / "config.json").read_bytes()
     for command in (["resume", str(foreign), "--updates", "6"], ["report", str(foreign), "--out", page, "--landscape"]):
@@ -69,14 +71,14 @@ def test_nothing_is_imported_without_trust(foreign: Path, mark: Path, capsys: py
     assert (foreign / "config.json").read_bytes() == before
 
 
-def test_with_trust_it_goes_on(foreign: Path, mark: Path) -> None:
+def test_resume_with_trust_continues_the_run(foreign: Path, mark: Path) -> None:
     assert main(["resume", str(foreign), "--updates", "6", "--trust", "--quiet"]) == 0
     assert mark.exists()
     assert fl.History(foreign).summary["steps"] == 6
     assert fl.resume(foreign, updates=7, trust=True).summary["steps"] == 7
 
 
-def test_what_is_given_again_is_trusted(foreign: Path) -> None:
+def test_resume_trusts_components_that_the_caller_passes_again(foreign: Path) -> None:
     history = fl.resume(foreign, updates=6, scheduler=FOREIGN[0], model=FOREIGN[1])
     assert history.summary["steps"] == 6
     with refuses("run", "module_of_mine:net", got=foreign):
@@ -88,7 +90,7 @@ class Interrupt(fl.Callback):
         raise KeyboardInterrupt
 
 
-def test_who_interrupts_it_is_told_to_trust_it(mark: Path, tmp_path: Path) -> None:
+def test_resume_command_after_an_interruption_contains_trust(mark: Path, tmp_path: Path) -> None:
     out = tmp_path / "my run"
     with pytest.raises(KeyboardInterrupt) as stopped:
         fl.run(fl.Experiment(**SMALL, out=out, scheduler=FOREIGN[0]), callbacks=[Interrupt()])
@@ -98,7 +100,7 @@ def test_who_interrupts_it_is_told_to_trust_it(mark: Path, tmp_path: Path) -> No
     assert main([*shlex.split(command), "--quiet"]) == 0
 
 
-def test_what_was_given_as_an_object_is_to_be_given_again(tmp_path: Path) -> None:
+def test_resume_call_after_an_interruption_lists_the_objects(tmp_path: Path) -> None:
     class Second(fl.Scheduler):
         def choose(self, view: Any, rng: Any) -> int:
             return max(view.feasible)
@@ -132,7 +134,7 @@ def test_what_was_given_as_an_object_is_to_be_given_again(tmp_path: Path) -> Non
         ("scheduler", "fedraa.cli.main:os.system"),
     ],
 )
-def test_wherever_it_is_named(field: str, value: Any, mark: Path, tmp_path: Path) -> None:
+def test_foreign_path_in_any_field_requires_trust(field: str, value: Any, mark: Path, tmp_path: Path) -> None:
     history = fl.run(fl.Experiment(**SMALL, out=tmp_path / "run"))
     path = history.directory / "config.json"
     config = json.loads(path.read_text())
@@ -143,7 +145,7 @@ def test_wherever_it_is_named(field: str, value: Any, mark: Path, tmp_path: Path
     assert not mark.exists()
 
 
-def test_paths_in_what_was_written_down() -> None:
+def test_paths_in_finds_the_import_paths_of_a_configuration() -> None:
     assert paths_in({"kind": "mean", "inner": ["a:B(c='d.e:F')", 3, None]}) == ["a:B", "d.e:F"]
     assert paths_in(["gre-raa", "sample:10", "uniform:1:2", "lognormal:0.5"]) == []
     with importing_only(["json:loads"]):

@@ -135,7 +135,7 @@ def test_lora_same_seed_makes_the_same_adapters_and_keeps_torchs_generator() -> 
     assert one.abs().max() <= 0.5
 
 
-def test_a_base_of_half_the_bytes_is_adapted_in_float32() -> None:
+def test_bfloat16_base_gets_float32_adapters() -> None:
     class Half(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -175,7 +175,7 @@ def test_lora_padding_entry_stays_zero() -> None:
     assert [group.size for group in trace_module(model, x).groups] == [RANK]
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_lora_accepts_numpy_numbers() -> None:
     model = fl.lora(nn.Linear(4, 3), np.int64(2), alpha=np.float32(3), seed=np.int64(1))
     assert model.lora_A.weight.shape == (2, 4)
     assert model.scale == 1.5
@@ -193,7 +193,7 @@ class ByWeight(nn.Module):
 
 
 @pytest.mark.parametrize("merge", [False, True])
-def test_adapted_weight_contains_the_adapter(merge: bool) -> None:
+def test_weight_that_code_reads_contains_the_adapter(merge: bool) -> None:
     """The rank stays whole, because a product of weights cannot be cut."""
     torch.manual_seed(0)
     model, x = moved(fl.lora(ByWeight(), RANK, merge=merge)), torch.randn(5, 4)
@@ -275,7 +275,7 @@ def test_lora_models_without_suitable_layers_are_refused() -> None:
         fl.lora(nn.LazyLinear(2))
 
 
-def test_adapters_of_peft_are_cut_likewise() -> None:
+def test_adapters_of_peft_are_cut_by_rank() -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed, or not usable", exc_type=ImportError)
     from fedraa.aggregation.adapters import find_adapters
 

@@ -48,7 +48,7 @@ def test_a_model_traces_and_learns(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_build_model_only_the_seed_decides_the_weights(name):
+def test_only_the_seed_decides_the_weights_of_a_model(name):
     x = sample_for(name)
     outside = torch.get_rng_state()
     first, same, other = (build_model(name, x, 10, seed=seed).state_dict() for seed in (1, 1, 2))
@@ -80,12 +80,12 @@ def test_build_model_only_the_seed_decides_the_weights(name):
         ("fasttext", (64,), 4, 640_000 + 65 * 128 + 129 * 128 + 129 * 4),
     ],
 )
-def test_parameter_counts(name, shape, classes, expected):
+def test_model_has_the_expected_number_of_parameters(name, shape, classes, expected):
     sample = torch.zeros(2, *shape, dtype=torch.int64 if name == "fasttext" else torch.float32)
     assert size(build_model(name, sample, classes)) == expected
 
 
-def test_the_transformers_are_those_of_subdismo():
+def test_transformers_have_the_parameters_and_flops_of_subdismo():
     small, large = build_model("vit-small", CIFAR, 10), build_model("vit", CIFAR, 100)
     # Table 7 gives twice 155.082K - 88.522K.
     assert size(small.blocks) == 133_120
@@ -156,7 +156,7 @@ def test_whole_heads_can_be_cut_from_attention():
     assert torch.allclose(whole(x), part(x), atol=1e-6)
 
 
-def test_fasttext_ignores_padding_but_for_the_length_and_wraps_large_ids():
+def test_fasttext_counts_padding_only_in_the_length_and_wraps_large_ids():
     model = build_model("fasttext", TOKENS, 4)
     short = torch.tensor([[5, 7, 0, 0]])
     expected = model.layers((model.embedding.weight[5] + model.embedding.weight[7]) / 4)
@@ -177,7 +177,7 @@ def test_the_scaler_divides_in_training_only():
         set_scaler_rate(model, 0)
 
 
-def test_statistics_are_the_mean_over_parts_as_equal_as_can_be():
+def test_batch_norm_statistics_are_the_mean_over_equal_parts():
     x = torch.randn(9, 2) * torch.tensor([1.0, 5.0]) + torch.tensor([3.0, -2.0])
     model = nn.Sequential(nn.BatchNorm1d(2, momentum=0.3), nn.Dropout(0.5), nn.BatchNorm1d(2, affine=False))
     model[1].eval()
@@ -300,7 +300,7 @@ def test_build_model_unsuitable_function_is_refused(source, shown):
         ("cnn", "model 'cnn'", "[6]"),
     ],
 )
-def test_build_model_unknown_name_is_refused_in_one_sentence(name, field, shown):
+def test_build_model_unsuitable_name_is_refused_in_one_line(name, field, shown):
     with refuses(field, shown) as caught:
         build_model(name, torch.zeros(2, 6), 4)
     assert "\n" not in str(caught.value)

@@ -54,7 +54,7 @@ def nhwc(x: Tensor) -> Tensor:
         ((4, 5, 6), (2, 1, 3), 4, 2),
     ],
 )
-def test_pointwise_gradients_are_those_of_the_definition(
+def test_pointwise_gradients_equal_the_definition(
     sides: tuple[int, ...], strides: tuple[int, ...], channels: int, groups: int, with_bias: bool, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(0)
@@ -70,7 +70,7 @@ def test_pointwise_gradients_are_those_of_the_definition(
 
 @pytest.mark.parametrize(("stride", "output_padding"), [(2, 0), (2, 1), (3, 1), (3, 2)])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_transposed_gradients_are_those_of_the_adjoint(stride: int, output_padding: int, groups: int) -> None:
+def test_transposed_gradients_equal_the_definition(stride: int, output_padding: int, groups: int) -> None:
     torch.manual_seed(0)
     x = nhwc(torch.randn(2, 4, 5, 6))
     weight = torch.randn(4, 3, 1, 1, requires_grad=True)
@@ -116,7 +116,7 @@ def test_vmap_script_checkpoint_and_direct_calls_have_the_same_gradients() -> No
     torch.testing.assert_close(weight, x[..., ::2, ::2].sum((0, 2, 3)).expand(8, 4)[..., None, None].clone())
 
 
-def test_second_derivative_is_that_of_the_definition() -> None:
+def test_second_derivative_equals_the_definition() -> None:
     torch.manual_seed(0)
     x = torch.randn(2, 3, 4, 4, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, 3, 1, 1, dtype=torch.float64, requires_grad=True)
@@ -130,7 +130,7 @@ def test_second_derivative_is_that_of_the_definition() -> None:
         torch.testing.assert_close(a, b)
 
 
-def test_frozen_weights_and_inputs_without_a_gradient_work() -> None:
+def test_gradients_with_frozen_weights_or_inputs_equal_the_sums() -> None:
     x, weight = torch.randn(2, 3, 4, 4), torch.randn(5, 3, 1, 1)
     (grad,) = torch.autograd.grad(F.conv2d(x, weight.requires_grad_(), stride=2).sum(), weight)
     torch.testing.assert_close(grad[0, :, 0, 0], x[..., ::2, ::2].sum((0, 2, 3)))
@@ -156,11 +156,11 @@ def test_weights_gradients_in_three_dimensions_are_right_in_bfloat16(transposed:
     assert float((result.double() - expected).norm()) < 0.01 * float(expected.norm())
 
 
-def test_quick_cases_pass_with_the_protection() -> None:
+def test_quick_cases_pass_with_the_replaced_kernel() -> None:
     assert run_cases(quick_cases(), isa="AVX2", protect=True) == ["ok"] * len(quick_cases())
 
 
 @pytest.mark.parametrize("module", ["fedraa.submodels", "fedraa.client"])
-def test_rooms_that_train_import_the_protection(module: str) -> None:
+def test_packages_that_train_import_the_replaced_kernel(module: str) -> None:
     code = f"import sys, {module}; sys.exit('fedraa.models.safe_convolution' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -43,13 +43,13 @@ class Branching(nn.Module):
         return y if y.sum() > 0 else -y
 
 
-def test_the_plain_module_comes_out_of_any_number_of_wrappers() -> None:
+def test_unwrap_module_removes_any_number_of_wrappers() -> None:
     module = layers()
     assert unwrap_module(module) is module
     assert unwrap_module(compiled(nn.DataParallel(compiled(module)))) is module
 
 
-def test_a_wrapper_of_a_part_keeps_names_tensors_and_attributes() -> None:
+def test_unwrapped_submodules_keep_names_tensors_and_attributes() -> None:
     wrapped = nn.Sequential(compiled(nn.Linear(5, 6)), nn.DataParallel(nn.Linear(6, 2)))
     plain = unwrap_module(wrapped)
     assert plain.state_dict().keys() == wrapped.state_dict().keys()
@@ -71,7 +71,7 @@ def test_a_wrapped_module_is_cut_and_exported_as_the_plain_one(wrap: Any, tmp_pa
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_torchscript_comes_back_from_a_pickle_and_gets_gradients() -> None:
+def test_torchscript_survives_pickling_and_gets_gradients() -> None:
     inside = nn.Sequential(torch.jit.script(nn.Linear(5, 6)), nn.Linear(6, 2))
     for module in (torch.jit.script(layers()), inside):
         traced = pickle.loads(pickle.dumps(take_whole(module, BATCH)))

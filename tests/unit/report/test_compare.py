@@ -67,7 +67,7 @@ def test_cells_with_updates_and_rounds_have_the_limit_of_their_method() -> None:
     assert [(cell.updates, cell.rounds) for cell in runs] == [(50, None), (None, 5)]
 
 
-def test_the_terminal_shows_the_interval_of_the_report() -> None:
+def test_mean_interval_is_the_t_interval_within_the_range_of_the_metric() -> None:
     # The deviation is .02, and Student's 97.5 % quantile at 2 degrees of freedom is 4.303: .92 ± 4.303 * .02 / sqrt(3).
     assert mean_interval(pd.Series([0.9, 0.92, 0.94]), ".3f", "max") == "0.920 [0.870, 0.970]"
     # .98 ± 4.303 * .02 / sqrt(3) exceeds 1. An accuracy cannot exceed 1, a loss can.
@@ -135,7 +135,7 @@ def test_notebook_shows_no_mean_if_a_seed_diverged(tmp_path: Path, monkeypatch: 
     assert re.findall(r"<td>(.*?)</td>", page) == ["NaN", "2", "3", "2"]
 
 
-def test_spread_keeps_labels_apart_and_inside() -> None:
+def test_spread_labels_keeps_labels_apart_and_within_the_axis() -> None:
     wanted = np.array([0.9, 0.98, 0.99, 0.995])
     placed = spread_labels(wanted, 0.05)
     assert placed.max() <= 1

@@ -141,7 +141,7 @@ def test_fields_of_several_values_accept_one_value() -> None:
 
 @pytest.mark.parametrize("field", ["dataset", "lr", "hidden", "availability", "scheduler", "partition", "out"])
 @pytest.mark.parametrize("value", [X, torch.from_numpy(X), pd.DataFrame(X), nn.Linear(50, 50), mine(), {"a": X}])
-def test_a_sentence_never_shows_values(field: str, value: Any) -> None:
+def test_error_never_shows_the_values_of_an_object(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"^{field}: ") as raised:
         fl.run(fl.Experiment(**{field: value}), engine="local")
     assert len(str(raised.value)) < 300

@@ -30,11 +30,11 @@ ROWS = """step,t,client,name,samples,test_samples,accuracy,loss,updates,quaranti
         ([0.0, 0.0], None),
     ],
 )
-def test_jain_index_is_the_formula(values: list[float], index: float | None) -> None:
+def test_jain_index_equals_its_formula(values: list[float], index: float | None) -> None:
     assert fairness.jain_index(np.array(values)) == pytest.approx(index)
 
 
-def test_table_has_the_values_of_the_last_evaluation(tmp_path: Path) -> None:
+def test_fairness_table_has_the_values_of_the_last_evaluation(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     fl.run(fl.Experiment(method="fed-raa", updates=12, client_evals="final", out=directory, **FLAGS))
     assert fairness.fairness_tables(load_groups([directory]))[0].frame["clients"].tolist() == [4]
@@ -55,7 +55,7 @@ def test_table_has_the_values_of_the_last_evaluation(tmp_path: Path) -> None:
     assert len(list((tmp_path / "report_files").glob("*-fairness.pdf"))) == 1
 
 
-def test_worst_client_of_an_error_is_the_largest(tmp_path: Path) -> None:
+def test_worst_client_of_an_error_metric_has_the_largest_value(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(80, 3)).astype(np.float32), rng.normal(size=(80, 1)).astype(np.float32)
     data = fl.Dataset("line", x[:60], y[:60], x[60:], y[60:], 0)
@@ -70,6 +70,6 @@ def test_worst_client_of_an_error_is_the_largest(tmp_path: Path) -> None:
     assert row["worst"] == pytest.approx(history.evals["client_worst"].iloc[-1])
 
 
-def test_report_without_results_of_clients_has_no_such_table(tmp_path: Path) -> None:
+def test_report_without_client_results_has_no_fairness_table(tmp_path: Path) -> None:
     fl.run(fl.Experiment(method="fed-raa", updates=4, out=tmp_path / "run", **FLAGS))
     assert fairness.fairness_tables(load_groups([tmp_path / "run"])) == []

@@ -31,5 +31,5 @@ def test_the_axes_keep_their_height_and_every_name_is_within_the_figure(names: l
     assert box.y1 <= figure.bbox.y1 + 1
 
 
-def test_counted_uses_the_singular_for_one() -> None:
+def test_format_count_uses_the_singular_for_one() -> None:
     assert [format_count(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]

@@ -46,7 +46,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_an_interval_is_the_textbook_one() -> None:
+def test_half_width_equals_the_textbook_t_interval() -> None:
     # 1, 2, 3: standard deviation 1, and Student's 97.5 % quantile for 2 degrees of freedom is 4.303.
     assert half_width95([1.0, 2.0, 3.0]) == pytest.approx(4.303 / math.sqrt(3), rel=1e-3)
     assert mean_or_nan([1.0, 2.0, 3.0]) == 2
@@ -54,7 +54,7 @@ def test_an_interval_is_the_textbook_one() -> None:
     assert half_width95([1.0, math.inf]) is None
 
 
-def test_welch_is_the_closed_form_at_two_degrees_of_freedom() -> None:
+def test_welch_p_value_equals_the_closed_form_at_two_degrees_of_freedom() -> None:
     # Two pairs of equal spread: t = 4 / sqrt(0.5 / 2 + 0.5 / 2), 2 degrees of freedom. With these the tail
     # is p = 1 - t / sqrt(t² + 2).
     assert welch_p_value([1.0, 2.0], [5.0, 6.0]) == pytest.approx(1 - math.sqrt(32 / 34))
@@ -145,7 +145,7 @@ def test_load_refuses_a_run_that_occurs_twice(runs: Path) -> None:
         load_groups([runs / "none"])
 
 
-def test_tasks_and_bytes_are_those_of_the_log(runs: Path) -> None:
+def test_tasks_bytes_and_idle_time_follow_the_log(runs: Path) -> None:
     loaded = Run(runs / "fed-raa-0")
     assert loaded.tasks["done"].sum() == 12
     assert len(loaded.tasks) == 12 + 3, "every client but the last to answer is at work when the run ends"
@@ -203,13 +203,13 @@ def test_report_refuses_a_directory_as_its_page() -> None:
         report([], Path("."))
 
 
-def test_a_curve_holds_the_last_evaluation() -> None:
+def test_curve_keeps_the_value_of_the_last_evaluation() -> None:
     """A slope between two evaluations would show values that were not measured."""
     times, values = pd.Series([0.0, 4.0, 8.0]), pd.Series([0.1, 0.5, 0.9])
     assert hold_last(np.array([0.0, 3.9, 4.0, 7.0, 8.0, 9.0]), times, values).tolist() == [0.1, 0.1, 0.5, 0.5, 0.9, 0.9]
 
 
-def test_the_axis_holds_the_whole_training_and_no_share_beyond_one(runs: Path) -> None:
+def test_axis_contains_all_values_and_stays_within_zero_and_one(runs: Path) -> None:
     groups = load_groups([runs])
     for picture in comparison_pictures(groups):
         (axes, *_) = picture.draw().axes
@@ -294,7 +294,7 @@ def test_command_of_every_run_reproduces_it(runs: Path) -> None:
             assert again.experiment == original.model_copy(update={"out": None, "quiet": False})
 
 
-def test_a_command_takes_flags_of_every_kind() -> None:
+def test_command_with_flags_of_every_kind_reproduces_the_experiment() -> None:
     original = Experiment(
         method="heterofl",
         capacities=(1.0, 0.5),
@@ -351,7 +351,7 @@ def softmax_regression() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     return module, torch.tensor([[1.0, 2.0, -1.0]]), torch.tensor([0])
 
 
-def test_sharpness_is_that_of_softmax_regression() -> None:
+def test_sharpness_equals_the_closed_form_of_softmax_regression() -> None:
     # The worst step moves (w0, b0) against (x, 1) and (w1, b1) along it, by rho / sqrt 2 each. It lowers the margin
     # by sqrt 2 rho |(x, 1)| = sqrt 2 * 0.3 * sqrt 7. The margin is 0.4 - 2.6 - 2.2 + 0.3 = -4.1.
     rise = 4.1 + math.sqrt(2) * 0.3 * math.sqrt(7)
@@ -359,7 +359,7 @@ def test_sharpness_is_that_of_softmax_regression() -> None:
     assert measure_sharpness(*softmax_regression(), rho=0.3) == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_landscape_is_of_filters_as_long_as_the_models() -> None:
+def test_landscape_directions_have_the_norms_of_the_filters() -> None:
     module, x, y = softmax_regression()
     loaded = measure_surface(module, x, y, radius=1.0, points=3)
     assert loaded.loss[1, 1] == pytest.approx(math.log1p(math.exp(4.1)), rel=1e-5)

@@ -1,4 +1,4 @@
-"""Runs that ended before their first step have a page as well."""
+"""The report of runs that ended before their first step."""
 
 import warnings
 from pathlib import Path

@@ -113,7 +113,7 @@ def test_ranking_of_runs_with_different_targets_is_by_metric(runs: Path, monkeyp
     assert "different targets" in table.note
 
 
-def test_weakness_is_at_the_time_of_the_comparison(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weakness_is_measured_at_the_time_of_the_comparison(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = load_groups([runs / "all"])
     for group, losses in ((first, (0.5, 0.4)), (second, (0.6, 0.1))):
         for run in group.runs:
@@ -247,7 +247,7 @@ def test_run_without_evaluation_is_refused(runs: Path, tmp_path: Path) -> None:
         Run(tmp_path)
 
 
-def test_gains_is_true_only_for_a_rising_metric(runs: Path) -> None:
+def test_still_improves_is_true_only_for_a_rising_metric(runs: Path) -> None:
     run = Run(runs / "all" / "fed-raa-0")
     assert len(run.evals) >= 5
     run.evals["accuracy"] = range(len(run.evals))
@@ -256,7 +256,7 @@ def test_gains_is_true_only_for_a_rising_metric(runs: Path) -> None:
     assert not still_improves(run)
 
 
-def test_run_that_reached_its_target_is_not_said_to_need_more_time(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_that_reached_its_target_is_not_advised_to_run_longer(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(runs / "all" / "fed-raa-0")
     run.evals["accuracy"] = range(len(run.evals))
     monkeypatch.setitem(run.summary, "reason", "accuracy")
@@ -264,13 +264,13 @@ def test_run_that_reached_its_target_is_not_said_to_need_more_time(runs: Path, m
     assert "budget" not in compare_with_plan(run)
 
 
-def test_group_that_missed_the_target_has_several_seeds(runs: Path) -> None:
+def test_single_seed_depends_only_on_groups_that_reached_the_target(runs: Path) -> None:
     groups = load_groups([runs / "all"])
     assert not faked(groups, {"ist": (2.0, 2.1), "fed-raa": ()}, by_time=True).has_single_seed
     assert faked(groups, {"ist": (2.0,), "fed-raa": ()}, by_time=True).has_single_seed
 
 
-def test_methods_after_the_second_have_their_own_p_values(runs: Path) -> None:
+def test_methods_after_the_second_have_separate_p_values(runs: Path) -> None:
     first, second = load_groups([runs / "all"])
     ranking = Ranking((first, second, second), ((0.8, 0.82), (0.4, 0.42), (0.3, 0.9)), by_time=False, at=0.5)
     # Means 0.81 and 0.6, variances 0.0002 and 0.18: t = 0.21 / sqrt(0.0901) with about one degree of freedom.

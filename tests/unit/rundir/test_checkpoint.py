@@ -112,15 +112,15 @@ def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
     assert not (tmp_path / "exploded").exists()
 
 
-def anything(state: State) -> None:
+def accept_any(state: State) -> None:
     """Accept every state: a check that never fails."""
 
 
-def test_the_two_newest_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
+def test_two_newest_checkpoints_are_kept_and_the_newest_is_read(tmp_path: Path) -> None:
     for step in (0, 5, 10):
         Saver().save(tmp_path / "checkpoints", step, {"step": step})
     assert [path.name for path in newest_first(tmp_path / "checkpoints")] == ["00000010.ckpt", "00000005.ckpt"]
-    assert load_latest(tmp_path / "checkpoints", anything) == {"step": 10}
+    assert load_latest(tmp_path / "checkpoints", accept_any) == {"step": 10}
 
 
 def test_newest_checkpoint_has_the_largest_step_also_if_it_has_more_digits(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_damaged_newest_checkpoint_is_deleted_and_the_previous_one_read(tmp_path
     newest = tmp_path / "00000010.ckpt"
     newest.write_bytes(newest.read_bytes()[:-1])
     (tmp_path / "00000015.ckpt.partial").write_bytes(b"half")
-    assert load_latest(tmp_path, anything) == {"step": 5}
+    assert load_latest(tmp_path, accept_any) == {"step": 5}
     assert [path.name for path in tmp_path.iterdir()] == ["00000005.ckpt"]
 
 
@@ -155,8 +155,8 @@ def test_checkpoint_ahead_of_the_log_is_not_used(tmp_path: Path) -> None:
     assert load_latest(tmp_path, lambda state: None if state["step"] < 10 else "it is ahead of the log") == {"step": 5}
 
 
-def test_no_usable_checkpoint_is_refused(tmp_path: Path) -> None:
-    assert load_latest(tmp_path, anything) is None
+def test_directory_without_a_usable_checkpoint_is_refused(tmp_path: Path) -> None:
+    assert load_latest(tmp_path, accept_any) is None
     Saver().save(tmp_path, 5, {})
     with refuses("run", str(tmp_path), "00000005.ckpt: it is ahead"):
         load_latest(tmp_path, lambda state: "it is ahead of the log")

@@ -66,20 +66,22 @@ def test_format_is_checked_before_the_other_keys(directory: Path) -> None:
         ({"experiment": {}}, "experiment.method"),
     ],
 )
-def test_an_incomplete_configuration_is_refused(changes: dict[str, Any], name: str, directory: Path) -> None:
+def test_configuration_with_missing_unknown_or_wrong_keys_is_refused(
+    changes: dict[str, Any], name: str, directory: Path
+) -> None:
     rewrite(directory, **changes)
     with refuses("run", str(directory / CONFIG), name):
         read_config(directory / CONFIG)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", "3"])
-def test_file_of_another_kind_is_refused(text: str, directory: Path) -> None:
+def test_configuration_that_is_no_json_object_is_refused(text: str, directory: Path) -> None:
     (directory / CONFIG).write_text(text)
     with refuses("run", str(directory / CONFIG)):
         read_config(directory / CONFIG)
 
 
-def test_a_checkpoint_has_a_format(tmp_path: Path) -> None:
+def test_checkpoint_of_another_format_is_refused(tmp_path: Path) -> None:
     Saver().save(tmp_path / "new", 3, {"x": 1})
     assert read_state((tmp_path / "new" / "00000003.ckpt").read_bytes()) == {"format": FORMAT, "x": 1}
     assert load_latest(tmp_path / "new", lambda state: None) == {"x": 1}
@@ -99,7 +101,7 @@ def test_config_names_the_format(tmp_path: Path) -> None:
     ("method", "choice", "field"),
     [("prunefl", "submodel", "initial"), ("ra-fed", "submodel", "regions"), ("fed-quilt", "update", "spread")],
 )
-def test_resume_with_another_method_in_the_configuration_is_refused(
+def test_resume_refuses_a_configuration_that_lacks_a_field_of_the_method(
     method: str, choice: str, field: str, tmp_path: Path
 ) -> None:
     flags: dict[str, Any] = {"clients": 4, "time": 0.2, "hidden": (8,), "engine": "local", "quiet": True}

@@ -1,4 +1,4 @@
-"""A resumed run restores its partition.npz; a damaged partition.npz or summary.json is refused in a sentence."""
+"""A resumed run restores its partition.npz. Readers refuse damaged files of a run directory."""
 
 import json
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def test_report_of_a_copy_without_the_partition_is_accepted(run: Path) -> None:
     assert len(load_groups([run])) == 1
 
 
-def test_read_partition_refuses_every_damaged_byte_that_it_notices(run: Path) -> None:
+def test_read_partition_refuses_damaged_bytes_or_reads_the_same_rows(run: Path) -> None:
     path = run / "partition.npz"
     intact = path.read_bytes()
     expected = [rows.tolist() for rows in read_partition(run).test]

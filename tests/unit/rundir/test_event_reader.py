@@ -24,7 +24,7 @@ def test_read_events_of_a_whole_log_yields_every_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("torn", ['{"seq":1,"ki', json.dumps(SECOND)])
-def test_read_events_of_a_log_that_is_written_leaves_the_last_line_out(torn: str, tmp_path: Path) -> None:
+def test_read_events_of_a_growing_log_omits_the_incomplete_line(torn: str, tmp_path: Path) -> None:
     write_log(tmp_path, f"{json.dumps(FIRST)}\n{torn}")
     assert list(read_events(tmp_path, partial=True)) == [FIRST]
 

@@ -23,7 +23,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
     return comparison
 
 
-def test_a_history_is_a_table_with_its_curve(compared: Comparison) -> None:
+def test_notebook_shows_a_history_as_a_table_with_its_curve(compared: Comparison) -> None:
     history = History(compared.folder / "fed-raa-0")
     text = history._repr_html_()
     assert "fed-raa on digits, seed 0" in text
@@ -34,7 +34,7 @@ def test_a_history_is_a_table_with_its_curve(compared: Comparison) -> None:
     assert len(points[1].split()) == len(history.evals)
 
 
-def test_plot_of_a_history_is_a_picture(compared: Comparison, tmp_path: Path) -> None:
+def test_plot_of_a_history_draws_a_metric_of_its_evaluations(compared: Comparison, tmp_path: Path) -> None:
     history = History(compared.folder / "fed-raa-0")
     (axes,) = history.plot().axes
     assert axes.get_xlabel() == "virtual time"
@@ -46,7 +46,7 @@ def test_plot_of_a_history_is_a_picture(compared: Comparison, tmp_path: Path) ->
         history.plot("los")
 
 
-def test_a_comparison_shows_words_means_and_curves(compared: Comparison) -> None:
+def test_notebook_shows_a_comparison_with_text_means_and_curves(compared: Comparison) -> None:
     text = compared._repr_html_()
     assert compared.words[0] in text.replace("&#x27;", "'")
     assert "data:image/png;base64," in text

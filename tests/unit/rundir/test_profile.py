@@ -12,7 +12,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.rundir.profile import PROFILE, RunTimes, Stopwatch, read_profile
 
 
-def test_profile_shares_are_of_the_whole_time(tmp_path: Path) -> None:
+def test_profile_shares_are_fractions_of_the_wall_time(tmp_path: Path) -> None:
     server = {"wait": 6.0, "dispatch": 1.0, "mix": 2.0}
     measured = {"wall": 10.0, "count": 2, "server": server, "workers": {"train": 15.0, "evaluate": 1.0}}
     (tmp_path / PROFILE).write_text(json.dumps(measured))
@@ -24,7 +24,7 @@ def test_profile_shares_are_of_the_whole_time(tmp_path: Path) -> None:
     assert shares["workers", "other"] == pytest.approx(0.2)
 
 
-def test_profile_of_a_run_has_all_its_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_profile_of_a_run_sums_to_its_wall_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     history = run(Experiment(engine="local", hidden=(8,), clients=3, updates=9, local_steps=2, out=tmp_path / "run"))
     seconds = {(who, what): spent for who, what, spent, _ in read_profile(history.directory)}
     assert 0 < seconds["workers", "training"] <= seconds["server", "waiting for the next update"]

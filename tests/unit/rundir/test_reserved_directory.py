@@ -20,7 +20,7 @@ from fedraa.rundir.reserved_directory import ReservedDirectory, reserve_director
 from fedraa.rundir.run_lock import WRITER
 
 SMALL: dict[str, Any] = {"engine": "local", "hidden": (8,), "clients": 3, "local_steps": 1, "updates": 3, "quiet": True}
-CLAIM = """
+RESERVE_IN_PROCESS = """
 import sys, time
 from pathlib import Path
 from fedraa.rundir.reserved_directory import ReservedDirectory, reserve_directory
@@ -37,7 +37,7 @@ except ValueError as error:
 """
 
 
-def at_once(count: int, work: Callable[[], object]) -> list[object]:
+def run_in_threads(count: int, work: Callable[[], object]) -> list[object]:
     """Return the outcome of each of `count` threads that start together."""
     barrier, outcomes = threading.Barrier(count), list[object]()
 
@@ -57,13 +57,13 @@ def at_once(count: int, work: Callable[[], object]) -> list[object]:
 
 
 @pytest.mark.parametrize("is_made", [False, True])
-def test_claim_of_many_threads_succeeds_once(is_made: bool, tmp_path: Path) -> None:
+def test_only_one_of_many_threads_reserves_the_directory(is_made: bool, tmp_path: Path) -> None:
     for trial in range(20):
         directory = tmp_path / str(trial) / "run"
         if is_made:
             directory.mkdir(parents=True)
         # mypy cannot infer the type of the default argument.
-        outcomes = at_once(8, lambda directory=directory: ReservedDirectory(directory))  # type: ignore[misc]
+        outcomes = run_in_threads(8, lambda directory=directory: ReservedDirectory(directory))  # type: ignore[misc]
         mine = [outcome for outcome in outcomes if isinstance(outcome, ReservedDirectory)]
         assert len(mine) == 1
         rejections = [str(outcome) for outcome in outcomes if outcome is not mine[0]]
@@ -75,7 +75,7 @@ def test_claim_of_many_threads_succeeds_once(is_made: bool, tmp_path: Path) -> N
         assert directory.exists() or not is_made
 
 
-def test_default_names_never_collide(tmp_path: Path) -> None:
+def test_default_names_of_runs_in_threads_never_collide(tmp_path: Path) -> None:
     for trial in range(10):
         folder = tmp_path / str(trial)
 
@@ -84,13 +84,13 @@ def test_default_names_never_collide(tmp_path: Path) -> None:
                 (directory / "config.json").write_text("{}")
                 return directory
 
-        assert len(set(at_once(8, take))) == 8
+        assert len(set(run_in_threads(8, take))) == 8
         assert len(os.listdir(folder)) == 8
 
 
 @pytest.mark.parametrize("out_name", ["", "same"])
-def test_claim_of_many_processes_succeeds_once(out_name: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", CLAIM, out_name, str(tmp_path / "go")]
+def test_processes_never_reserve_the_same_directory(out_name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RESERVE_IN_PROCESS, out_name, str(tmp_path / "go")]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     several = [
         subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(6)
@@ -109,15 +109,15 @@ def test_runs_and_comparisons_that_start_together_use_different_directories(
 ) -> None:
     """Start whole runs in threads."""
     monkeypatch.chdir(tmp_path)
-    outcomes = at_once(4, lambda: api.run(Experiment(**SMALL)).directory)
+    outcomes = run_in_threads(4, lambda: api.run(Experiment(**SMALL)).directory)
     assert sorted(map(str, outcomes)) == [f"runs/fed-raa-digits-0{tail}" for tail in ("", "-2", "-3", "-4")]
     digests = {str(History(str(directory)).summary["model_sha256"]) for directory in outcomes}
     assert len(digests) == 1
-    outcomes = at_once(3, lambda: api.run(Experiment(**SMALL, out=Path("mine"))).directory)
+    outcomes = run_in_threads(3, lambda: api.run(Experiment(**SMALL, out=Path("mine"))).directory)
     assert sorted(map(str, outcomes))[0] == "mine"
     assert len([outcome for outcome in outcomes if str(outcome).startswith("out: mine ")]) == 2
     assert "consistent (" in api.replay("mine")
-    outcomes = at_once(2, lambda: api.compare(["fed-raa"], experiment=Experiment(**SMALL)))
+    outcomes = run_in_threads(2, lambda: api.compare(["fed-raa"], experiment=Experiment(**SMALL)))
     assert sorted(path.name for path in Path("runs").glob("compare*")) == ["compare-digits-0", "compare-digits-0-2"]
     assert not list(Path("runs").glob(f"**/{WRITER}"))
 
@@ -136,7 +136,7 @@ def test_failed_start_removes_only_its_directories(tmp_path: Path, monkeypatch: 
     assert [path.name for path in tmp_path.rglob("*")] == ["existing"]
 
 
-def test_files_of_a_killed_start_do_not_block_a_claim(tmp_path: Path) -> None:
+def test_files_of_a_killed_start_do_not_block_a_reservation(tmp_path: Path) -> None:
     (tmp_path / WRITER).write_text("elsewhere 1")
     ReservedDirectory(tmp_path).release()
     assert os.listdir(tmp_path) == []
@@ -149,7 +149,7 @@ def test_release_keeps_a_run_that_has_begun(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "run") == ["events.jsonl"]
 
 
-def in_place_of_a_directory(kind: str, folder: Path) -> Path:
+def make_unusable_output(kind: str, folder: Path) -> Path:
     path = folder / "out"
     if kind == "a file":
         path.write_text("mine")
@@ -160,7 +160,7 @@ def in_place_of_a_directory(kind: str, folder: Path) -> Path:
     elif kind == "below a file":
         path.write_text("mine")
         return path / "run"
-    elif kind == "where nothing can be made":
+    elif kind == "an unwritable folder":
         return Path("/proc/run")
     elif kind == "a name too long":
         return folder / ("x" * 300)
@@ -169,13 +169,13 @@ def in_place_of_a_directory(kind: str, folder: Path) -> Path:
 
 @pytest.mark.parametrize(
     "kind",
-    ["a file", "a pipe", "a link to nothing", "below a file", "where nothing can be made", "a name too long"],
+    ["a file", "a pipe", "a link to nothing", "below a file", "an unwritable folder", "a name too long"],
 )
 @pytest.mark.parametrize("command", [["run"], ["compare", "fed-raa", "fedasync"]])
 def test_commands_refuse_an_output_that_is_no_directory(
     kind: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = in_place_of_a_directory(kind, tmp_path)
+    out = make_unusable_output(kind, tmp_path)
     before = sorted(tmp_path.rglob("*"))
     flags = ["--engine", "local", "--updates", "2", "--clients", "2", "--hidden", "8", "--out", str(out), "--quiet"]
     assert main([*command, *flags]) == 2

@@ -49,7 +49,7 @@ def test_run_stats_of_a_log_are_its_totals() -> None:
     assert stats.end == EVENTS_OF_A_RUN[-1]
 
 
-def test_run_stats_of_a_run_are_those_of_its_summary(sample_runs: Path) -> None:
+def test_run_stats_equal_the_summary_of_the_run(sample_runs: Path) -> None:
     directory = sample_runs / "fed-raa-ended"
     stats, summary = read_stats(directory), json.loads((directory / "summary.json").read_text())
     assert stats.events == len(list(read_events(directory)))
@@ -61,7 +61,7 @@ def test_run_stats_of_a_run_are_those_of_its_summary(sample_runs: Path) -> None:
 
 @pytest.mark.parametrize("event", EVENTS_OF_A_RUN, ids=lambda event: f"{event['kind']}-{event['t']}")
 @pytest.mark.parametrize("value", [None, "x", -1, 1.5, 10**400, [], {}])
-def test_run_stats_of_a_wrong_value_are_unchanged(event: Mapping[str, Any], value: object) -> None:
+def test_event_with_a_wrong_value_does_not_change_run_stats(event: Mapping[str, Any], value: object) -> None:
     for name in event:
         stats = stats_of(EVENTS_OF_A_RUN)
         before = fields(stats)
@@ -71,7 +71,7 @@ def test_run_stats_of_a_wrong_value_are_unchanged(event: Mapping[str, Any], valu
             assert fields(stats) == before
 
 
-def test_read_stats_of_a_line_that_no_run_writes_names_it(tmp_path: Path) -> None:
+def test_read_stats_names_the_invalid_line(tmp_path: Path) -> None:
     lines = [json.dumps({"seq": number, **event}) for number, event in enumerate(EVENTS_OF_A_RUN)]
     (tmp_path / EVENTS).write_text("\n".join(lines).replace('"staleness": 2', '"staleness": -2') + "\n")
     with refuses("events", "line 4", str(tmp_path / EVENTS)):

@@ -27,7 +27,7 @@ from fedraa.rundir.summary import NO_STEP
 FLAGS = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--engine", "local", "--quiet"]
 
 
-def test_status_of_an_ended_and_of_a_killed_run(
+def test_status_distinguishes_an_ended_run_from_a_killed_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,9 +128,7 @@ def test_statuses_of_a_folder_with_an_unreadable_run_have_the_other_runs(sample_
     assert states == {"fed-raa-ended": "ended by steps", "scaffold-stopped": "interrupted"}
 
 
-def test_status_quarantined_clients_are_sorted_with_their_reasons(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_groups_quarantined_clients_by_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     history = run(Experiment(hidden=(8,), clients=4, local_steps=2, updates=3, engine="local", out=tmp_path / "run"))
     drop = '{"seq":0,"kind":"drop","t":9.5,"wall":1,"task":1,"client":%d,"error":"%s","action":"quarantined"}\n'
     with (history.directory / EVENTS).open("a") as log:
@@ -144,7 +142,7 @@ def test_status_quarantined_clients_are_sorted_with_their_reasons(
 
 
 @pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
-def test_status_without_step_marks_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_marks_a_run_without_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fields = {"hidden": (8,), "clients": 4, "local_steps": 2, "time": 0.001, "engine": "local", "quiet": True}
     run(Experiment(**fields, out=tmp_path / "run"))
     assert main(["status", str(tmp_path / "run")]) == 0

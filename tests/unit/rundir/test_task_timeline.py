@@ -93,7 +93,7 @@ def test_idle_share_is_the_time_without_a_task() -> None:
     assert TaskTimeline().idle_fraction(2) is None
 
 
-def test_bytes_until_are_those_of_committed_tasks() -> None:
+def test_bytes_until_a_time_sum_the_committed_tasks() -> None:
     times = np.array([0.5, 1.0, 1.5, 2.0, 9.0])
     assert timeline_of(LOG).bytes_until(times).tolist() == [0, 25, 25, 41, 41]
 
@@ -113,7 +113,7 @@ def test_failures_are_limited_to_the_newest() -> None:
 
 
 @pytest.mark.parametrize("value", [None, "x", -1, 10**400, [], {}, nan])
-def test_a_wrong_value_changes_nothing(value: object) -> None:
+def test_event_with_a_wrong_value_does_not_change_the_timeline(value: object) -> None:
     for place, event in enumerate(LOG):
         for name in event:
             timeline = timeline_of(LOG[:place])
@@ -124,7 +124,7 @@ def test_a_wrong_value_changes_nothing(value: object) -> None:
                 assert fields(timeline) == before
 
 
-def test_tasks_of_a_run_are_those_of_its_log(sample_runs: Path) -> None:
+def test_tasks_of_a_run_equal_the_tasks_of_its_log(sample_runs: Path) -> None:
     directory = sample_runs / "fed-raa-ended"
     events = list(read_events(directory))
     tasks = read_timeline(directory).tasks()
@@ -137,7 +137,7 @@ def test_tasks_of_a_run_are_those_of_its_log(sample_runs: Path) -> None:
     assert len(tasks) == len(sent)
 
 
-def test_read_timeline_of_a_task_that_was_never_sent_names_the_line(tmp_path: Path) -> None:
+def test_read_timeline_names_the_line_of_a_task_that_was_never_sent(tmp_path: Path) -> None:
     lines = [json.dumps({"seq": number, **event}) for number, event in enumerate([LOG[0], commit(9, 1.0)])]
     (tmp_path / EVENTS).write_text("\n".join(lines) + "\n")
     with refuses("events", "line 2"):

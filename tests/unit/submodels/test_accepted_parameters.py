@@ -57,10 +57,10 @@ def with_parameter(values: torch.Tensor) -> nn.Module:
         (lambda: with_value(float("inf")), "'2.bias'", "finite"),
     ],
 )
-def test_check_kinds_untrainable_tensor_is_named(make: Callable[[], nn.Module], name: str, reason: str) -> None:
+def test_error_names_the_untrainable_tensor(make: Callable[[], nn.Module], name: str, reason: str) -> None:
     with refuses("module", name, reason):
         trace_module(make(), torch.ones(2, 4))
 
 
-def test_check_kinds_infinite_buffer_is_accepted() -> None:
+def test_infinite_buffer_is_accepted() -> None:
     assert trace_module(with_buffer(torch.tensor([-torch.inf, 0.0])), torch.ones(2, 4)).groups

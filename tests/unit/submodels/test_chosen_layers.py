@@ -51,7 +51,7 @@ def cut_differs(traced: Traced, module: nn.Module, kept: tuple[np.ndarray, ...])
 
 
 @pytest.mark.parametrize("pattern", ["heads", "merge", "left", "right", "[lr]*", "*"])
-def test_cut_of_chosen_layers_is_the_model_without_the_absent_units(pattern: str) -> None:
+def test_cut_of_chosen_layers_equals_the_model_with_absent_units_at_zero(pattern: str) -> None:
     torch.manual_seed(0)
     module = Numbers()
     traced = trace_module(module, EXAMPLE)

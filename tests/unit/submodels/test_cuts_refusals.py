@@ -1,4 +1,4 @@
-"""Modules that cannot be traced or trained are refused in one short sentence."""
+"""Modules that cannot be traced or trained are refused with a short error. Layers that cannot be cut stay whole."""
 
 import copy
 from collections.abc import Callable
@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
 @pytest.mark.parametrize("name", CASES)
-def test_trace_untrainable_module_is_refused_in_one_sentence(name: str) -> None:
+def test_untrainable_module_is_refused_with_a_short_error(name: str) -> None:
     make, shown = CASES[name]
     with refuses("module", *shown) as raised:
         trace_module(make(), VECTOR)
@@ -125,7 +125,7 @@ def finite(m: nn.Module, x: Tensor) -> object:
 
 
 @pytest.mark.parametrize("forward", [warned, guarded, finite])
-def test_trace_question_without_consequence_is_accepted(forward: Callable[[nn.Module, Tensor], object]) -> None:
+def test_check_of_data_without_effect_on_the_path_is_accepted(forward: Callable[[nn.Module, Tensor], object]) -> None:
     module = Net(forward)
     module.warnings = []
     assert [group.size for group in trace_module(module, VECTOR).groups] == [8]
@@ -140,14 +140,14 @@ def test_trace_question_without_consequence_is_accepted(forward: Callable[[nn.Mo
         lambda m, x: m.b((y if x.sum() > 0 else z) if (y := m.a(x)) is not (z := m.c(x)) else y),
     ],
 )
-def test_trace_path_that_depends_on_data_is_refused(forward: Callable[[nn.Module, Tensor], object]) -> None:
+def test_path_that_depends_on_data_is_refused(forward: Callable[[nn.Module, Tensor], object]) -> None:
     module = Net(forward)
     module.c = nn.Linear(6, 8)
     with refuses("module", "`bool`"):
         trace_module(module, VECTOR)
 
 
-def test_reasons_many_layers_stay_short() -> None:
+def test_reasons_of_many_uncut_layers_are_summarised() -> None:
     layers = [part for _ in range(20) for part in (nn.Linear(6, 6), nn.LayerNorm(6))]
     traced = trace_module(nn.Sequential(*layers, nn.Linear(6, 3)), VECTOR)
     assert traced.groups == ()
@@ -203,7 +203,7 @@ def reshaped_again(m: nn.Module, x: Tensor) -> Tensor:
         (reshaped_again, "the code of the module fixes its width"),
     ],
 )
-def test_trace_difference_at_few_widths_stays_whole(forward: Callable[[nn.Module, Tensor], Tensor], why: str) -> None:
+def test_layer_that_differs_at_few_widths_stays_whole(forward: Callable[[nn.Module, Tensor], Tensor], why: str) -> None:
     """A layer of one unit, an output that is mostly a mask, or a gradient that runs the code again."""
     traced = trace_module(Net(forward), VECTOR)
     assert traced.groups == ()
@@ -221,11 +221,11 @@ def likely(m: nn.Module, x: Tensor) -> object:
 
 
 @pytest.mark.parametrize("forward", [within, likely, lambda m, x: m.b(m.a(x.log()))])
-def test_trial_code_that_checks_inputs_gets_no_noise(forward: Callable[[nn.Module, Tensor], object]) -> None:
+def test_module_that_fails_for_inputs_with_noise_is_cut(forward: Callable[[nn.Module, Tensor], object]) -> None:
     assert [group.size for group in trace_module(Net(forward), torch.rand(2, 6)).groups] == [8]
 
 
-def test_trace_failure_with_random_parameters_stays_whole() -> None:
+def test_layer_of_a_module_that_fails_with_random_parameters_stays_whole() -> None:
     def forward(m: nn.Module, x: Tensor) -> object:
         return m.b(m.a(x)) + F.embedding((m.b.bias != 0).any().long(), torch.ones(1, 3))
 
@@ -234,7 +234,7 @@ def test_trace_failure_with_random_parameters_stays_whole() -> None:
     assert "does not run with random parameters (index out of range" in trace_module(module, VECTOR).uncut["a"]
 
 
-def test_trace_code_that_fails_after_three_runs_is_refused() -> None:
+def test_module_that_fails_after_three_runs_is_refused() -> None:
     calls: list[int] = []
 
     def forward(m: nn.Module, x: Tensor) -> object:
@@ -248,7 +248,7 @@ def test_trace_code_that_fails_after_three_runs_is_refused() -> None:
         trace_module(Net(forward), VECTOR)
 
 
-def test_trial_output_of_rounding_errors_keeps_no_group_whole() -> None:
+def test_module_with_an_output_of_rounding_errors_is_cut() -> None:
     def forward(m: nn.Module, x: Tensor) -> Tensor:
         y = m.b(m.a(x).relu())
         return torch.cat([y, (y.sum(1) - y.flip(1).cumsum(1)[:, -1])[:, None]], 1)
@@ -259,6 +259,8 @@ def test_trial_output_of_rounding_errors_keeps_no_group_whole() -> None:
 @pytest.mark.parametrize(
     ("forward", "reason"), [(lambda m, x: {}["labels"], "KeyError: 'labels'"), (lambda m, x: 1 / 0, "division by zero")]
 )
-def test_trace_failing_module_shows_its_error(forward: Callable[[nn.Module, Tensor], object], reason: str) -> None:
+def test_error_contains_the_exception_of_a_failing_module(
+    forward: Callable[[nn.Module, Tensor], object], reason: str
+) -> None:
     with refuses("example", "Net", reason):
         trace_module(Net(forward), VECTOR)

@@ -147,12 +147,12 @@ def in_slots(m: Net, x: Tensor) -> Tensor:
     return m.b(y.relu())
 
 
-# Each name stands for a call, its parts and the sizes of the groups.
+# Each case has a call, its parts and the sizes of the groups.
 STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], list[int]]] = {
-    "picked": (picked, experts(), [INNER]),
-    "sorted": (sorted_by_expert, experts(transposed=True), [INNER]),
-    "each": (each, experts(), [INNER]),
-    "together": (together, experts(transposed=True), [INNER]),
+    "weights picked by token": (picked, experts(), [INNER]),
+    "tokens sorted by expert": (sorted_by_expert, experts(transposed=True), [INNER]),
+    "experts in a loop": (each, experts(), [INNER]),
+    "experts in a batched product": (together, experts(transposed=True), [INNER]),
     "summed": (summed, experts(transposed=True), [INNER]),
     "dense": (dense, {"route": nn.Linear(8, 3), "up": torch.randn(3, 8, 7), "down": torch.randn(3, 7, 8)}, [7]),
     **{
@@ -177,13 +177,13 @@ STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], li
         {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)},
         [7],
     ),
-    "letters left out": (
+    "einsum with an ellipsis": (
         lambda m, x: torch.einsum("...c,cd", torch.einsum("...c,dc->...d", x, m.a).relu(), m.b),
         {"a": torch.randn(7, 8), "b": torch.randn(7, 3)},
         [7],
     ),
     "written step by step": (in_slots, {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)}, [7]),
-    "read by a list": (
+    "positions read by a list": (
         lambda m, x: m.b(m.a(x)[:, [0, -1]].relu()),
         {"a": nn.Linear(8, 7), "b": nn.Linear(7, 3)},
         [7],
@@ -191,7 +191,7 @@ STACKS: dict[str, tuple[Callable[..., Tensor], dict[str, nn.Module | Tensor], li
 }
 
 
-def test_trace_layers_skipped_by_data_is_refused() -> None:
+def test_layers_that_data_can_skip_are_refused() -> None:
     def chosen(m: Net, x: Tensor) -> Tensor:
         y = m.b(m.a(x))
         return m.c(y) if len((y > 1e9).unique()) > 1 else y
@@ -201,7 +201,7 @@ def test_trace_layers_skipped_by_data_is_refused() -> None:
         trace_module(net, TOKENS)
 
 
-def test_trace_frozen_parameter_counts_as_constant() -> None:
+def test_frozen_parameter_counts_as_a_constant() -> None:
     net = Net(lambda m, x: m.b((m.a(x).unflatten(-1, (4, 2)) * m.w).flatten(2)), a=nn.Linear(8, 8), b=nn.Linear(8, 3))
     net.w = nn.Parameter(torch.randn(2), requires_grad=False)
     check_case(net, TOKENS, [4])
@@ -212,9 +212,9 @@ def conv(inputs: int, outputs: int) -> nn.Module:
 
 
 PICTURES: dict[str, tuple[nn.Module, list[int]]] = {
-    "pixels of channels": (nn.Sequential(conv(3, 8), nn.PixelShuffle(2), conv(2, 5), nn.ReLU(), conv(5, 2)), [2, 5]),
-    "channels of pixels": (nn.Sequential(conv(3, 6), nn.PixelUnshuffle(2), conv(24, 5), nn.ReLU(), conv(5, 2)), [6, 5]),
-    "shuffled channels": (nn.Sequential(conv(3, 8), nn.ChannelShuffle(2), conv(8, 5), nn.ReLU(), conv(5, 2)), [4, 5]),
+    "pixel shuffle": (nn.Sequential(conv(3, 8), nn.PixelShuffle(2), conv(2, 5), nn.ReLU(), conv(5, 2)), [2, 5]),
+    "pixel unshuffle": (nn.Sequential(conv(3, 6), nn.PixelUnshuffle(2), conv(24, 5), nn.ReLU(), conv(5, 2)), [6, 5]),
+    "channel shuffle": (nn.Sequential(conv(3, 8), nn.ChannelShuffle(2), conv(8, 5), nn.ReLU(), conv(5, 2)), [4, 5]),
     "patches": (
         nn.Sequential(conv(3, 6), nn.Unfold(2, stride=2), nn.Flatten(2), nn.Conv1d(24, 5, 1), nn.Conv1d(5, 2, 1)),
         [6, 5],
@@ -223,7 +223,7 @@ PICTURES: dict[str, tuple[nn.Module, list[int]]] = {
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_cut_stacks_of_matrices_is_exact(name: str) -> None:
+def test_cut_of_stacked_matrices_is_exact(name: str) -> None:
     call, parts, sizes = STACKS[name]
     if call is sorted_by_expert and not hasattr(F, "grouped_mm"):
         pytest.skip("this PyTorch has no grouped_mm")
@@ -231,6 +231,6 @@ def test_cut_stacks_of_matrices_is_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PICTURES)
-def test_cut_layers_of_pictures_is_exact(name: str) -> None:
+def test_cut_of_image_layers_is_exact(name: str) -> None:
     module, sizes = PICTURES[name]
     check_case(module, IMAGE, sizes)

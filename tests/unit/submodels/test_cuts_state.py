@@ -86,7 +86,7 @@ def tail(width: int) -> nn.Module:
     return nn.Sequential(nn.Linear(width, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
-# Each name stands for a module, an example and the sizes of the groups.
+# Each case has a module, an example and the sizes of the groups.
 CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
     "random features": (Calls(lambda m: lambda x: m.b(F.linear(x, m.w)), w=random(9, 6), b=tail(9)), VECTOR, [5]),
     "random features behind units": (
@@ -120,9 +120,9 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         [5],
     ),
     "fixed statistics": (fixed_norm(1.0), VECTOR, []),
-    "fixed statistics, alike": (fixed_norm(0.0), VECTOR, [8]),
+    "equal fixed statistics": (fixed_norm(0.0), VECTOR, [8]),
     "running statistics": (moved_norm(), VECTOR, [8]),
-    "running statistics by hand": (
+    "running statistics in plain code": (
         nn.Sequential(nn.Linear(6, 8), OwnNorm(8), nn.ReLU(), nn.Linear(8, 3)),
         VECTOR,
         [8],
@@ -188,7 +188,7 @@ def test_cut_leaves_the_module_unchanged() -> None:
     torch.testing.assert_close(full.eval()(VECTOR), traced.module.eval()(VECTOR), rtol=0, atol=0)
 
 
-def test_uncut_names_layers_that_a_buffer_keeps_whole() -> None:
+def test_uncut_reason_names_the_buffer_that_keeps_a_layer_whole() -> None:
     module, example, _ = CASES["fixed statistics"]
     assert "its units differ in the buffer 1.running_mean" in trace_module(module, example).uncut["0"]
 
@@ -222,7 +222,7 @@ class TwoHeads(nn.Module):
         lambda a, b: [a, Output(b)],
     ],
 )
-def test_trace_pins_all_outputs(join: Callable[[Tensor, Tensor], object]) -> None:
+def test_units_of_every_output_stay_whole(join: Callable[[Tensor, Tensor], object]) -> None:
     traced = trace_module(TwoHeads(join), VECTOR)
     assert [group.name for group in traced.groups] == ["a"]
     check_cut(traced, VECTOR, (np.array([1, 4, 5]),))
@@ -241,7 +241,7 @@ class Tiny(nn.Module):
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-9])
-def test_trial_small_output_shows_its_difference(scale: float) -> None:
+def test_trial_detects_the_difference_of_a_small_output(scale: float) -> None:
     assert trace_module(Tiny(scale), VECTOR).groups == ()
 
 
@@ -257,7 +257,7 @@ class Lower(nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_trial_code_in_lower_precision_shows_its_difference(dtype: torch.dtype) -> None:
+def test_module_in_another_precision_is_cut(dtype: torch.dtype) -> None:
     assert [group.size for group in trace_module(Lower(dtype), VECTOR).groups] == [8]
 
 

@@ -1,4 +1,4 @@
-"""The import of PyTorch's formulas for FLOPs leaves Triton alone."""
+"""The import of PyTorch's formulas for FLOPs does not import Triton."""
 
 import os
 import subprocess

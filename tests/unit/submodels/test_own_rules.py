@@ -37,7 +37,7 @@ def unchanged(recorder: Any, name: str, out: Tensor, args: tuple[Any, ...], kwar
     recorder.put(out, recorder.labels(args[0]))
 
 
-def test_tracing_rules_correct_rule_lets_units_through() -> None:
+def test_tracing_rules_correct_rule_lets_units_be_cut() -> None:
     assert trace_module(Sinc(), EXAMPLE).groups == ()
     with fedraa.tracing_rules({"sinc": unchanged}):
         traced = trace_module(Sinc(), EXAMPLE)
@@ -54,7 +54,7 @@ def test_tracing_rules_wrong_rule_cuts_nothing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_tracing_rules_rule_right_for_some_values_cuts_nothing(seed: int) -> None:
+def test_tracing_rules_rule_correct_for_only_some_values_cuts_nothing(seed: int) -> None:
     """A layer of two units that compares them. One cut and two rows do not show the difference."""
 
     def both(recorder: Any, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -114,7 +114,7 @@ def test_tracing_rules_list_is_refused() -> None:
         pass
 
 
-def test_trace_cache_rule_with_closure_is_not_cached() -> None:
+def test_tracing_rules_partial_rule_prevents_caching() -> None:
     with fedraa.tracing_rules({"sinc": unchanged}):
         assert described_rules() is not None
         with fedraa.tracing_rules({"relu": partial(unchanged)}):

@@ -10,7 +10,7 @@ from fedraa.submodels.meter import Meter, measure_step
 from fedraa.submodels.tracing.trace import trace_module
 
 
-def test_cost_of_an_mlp() -> None:
+def test_cost_of_an_mlp_equals_the_sums_by_hand() -> None:
     module = nn.Sequential(nn.Linear(100, 40), nn.ReLU(), nn.Linear(40, 10))
     x = torch.randn(8, 100)
     traced = trace_module(module, x)
@@ -43,7 +43,7 @@ def test_memory_holds_the_activations_of_a_convolution() -> None:
     assert 0.4 < half / full < 0.6
 
 
-def test_flops_of_convolutions() -> None:
+def test_flops_of_convolutions_equal_the_sum_by_hand() -> None:
     x = torch.randn(2, 3, 8, 8)
     dense, depthwise = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1, groups=6)
     traced = trace_module(nn.Sequential(dense, depthwise, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 2)), x)
@@ -52,7 +52,7 @@ def test_flops_of_convolutions() -> None:
     assert {w: measure_cost(traced, (w,), x).flops for w in (6, 3)} == expected
 
 
-def test_flops_of_attention() -> None:
+def test_flops_of_attention_equal_the_sum_by_hand() -> None:
     class Attend(nn.Module):
         """Eight heads of two dimensions over five tokens of width 16."""
 
@@ -94,7 +94,7 @@ class _Vector(nn.Module):
 
 
 @pytest.mark.parametrize(("module", "terms"), [(_Bilinear(), 3 * 4 * 5), (_Vector(), 7)])
-def test_flops_of_a_bilinear_layer_and_of_a_product_with_a_vector(module: nn.Module, terms: int) -> None:
+def test_flops_of_bilinear_layers_and_vector_products_equal_the_sum_by_hand(module: nn.Module, terms: int) -> None:
     """The forward pass and the gradient of the weight each have a multiplication and an addition per term."""
     assert measure_step(module, torch.randn(4, 7)).flops == 2 * 2 * terms
     # The gradients of both inputs of a bilinear layer are two more products.
@@ -118,7 +118,7 @@ def test_flops_of_products_that_add_a_tensor_and_of_a_dot_product() -> None:
 
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("directions", [1, 2])
-def test_flops_of_an_lstm(layers: int, directions: int) -> None:
+def test_flops_of_an_lstm_equal_the_sum_by_hand(layers: int, directions: int) -> None:
     length, width, hidden = 7, 6, 5
     lstm = nn.LSTM(width, hidden, num_layers=layers, bidirectional=directions == 2, batch_first=True)
     x = torch.randn(4, length, width, requires_grad=True)

@@ -41,7 +41,7 @@ def lenet() -> nn.Module:
     )
 
 
-def test_groups_of_an_mlp(traced_mlp: Traced) -> None:
+def test_mlp_has_one_group_with_its_hidden_units(traced_mlp: Traced) -> None:
     (group,) = traced_mlp.groups
     assert (group.name, group.size) == ("0", 3)
     assert [(e.tensor, e.dim, e.block) for e in group.entries] == [
@@ -54,7 +54,7 @@ def test_groups_of_an_mlp(traced_mlp: Traced) -> None:
     assert traced_mlp.uncut == {"2": "2 stays whole: it is the output of the model."}
 
 
-def test_flat_index_of_an_mlp(traced_mlp: Traced) -> None:
+def test_flat_index_of_an_mlp_equals_the_positions_by_hand(traced_mlp: Traced) -> None:
     # The layout is 0.weight [3, 4] at 0, 0.bias [3] at 12, 2.weight [2, 3] at 15, and 2.bias [2] at 21.
     assert traced_mlp.offsets == (0, 12, 15, 21)
     assert traced_mlp.size == 23
@@ -69,7 +69,7 @@ def test_a_channel_runs_through_flatten_as_a_block() -> None:
     assert blocks == {("3.weight", 0): 1, ("3.bias", 0): 1, ("7.weight", 1): 25}
 
 
-def test_a_cut_holds_its_slice_and_nothing_of_the_template() -> None:
+def test_cut_has_a_copy_of_its_slice_of_the_model() -> None:
     torch.manual_seed(0)
     traced = trace_module(lenet(), torch.randn(2, 3, 32, 32))
     indices = (np.array([1, 4]), np.array([0, 2, 15]), np.arange(50), np.arange(3, 84))
@@ -110,7 +110,7 @@ def test_frozen_parameters_are_neither_cut_nor_in_the_flat_vector() -> None:
 
 
 @pytest.mark.parametrize("kept", [[], [0, 3], [-1, 1], [1, 1], [2, 0]])
-def test_refuses_impossible_index_sets(traced_mlp: Traced, kept: list[int]) -> None:
+def test_impossible_index_sets_are_refused(traced_mlp: Traced, kept: list[int]) -> None:
     for use in (traced_mlp.cut, traced_mlp.flat_index, traced_mlp.widths):
         with refuses("indices of group '0'", got=kept):
             use((np.array(kept, dtype=np.int64),))
@@ -130,19 +130,19 @@ def test_index_sets_may_be_lists_or_other_integers(traced_mlp: Traced) -> None:
         assert traced_mlp.flat_index((kept,)).tolist() == expected  # type: ignore[arg-type]
 
 
-def test_refuses_a_vector_of_another_length() -> None:
+def test_vector_of_another_length_is_refused() -> None:
     with refuses("vector", "[3]", "23"):
         load_parameters(mlp(), np.zeros(3, np.float32))
 
 
-def test_refuses_examples_that_do_not_run() -> None:
+def test_examples_that_do_not_run_are_refused() -> None:
     with refuses("example", "[2, 5] of float32"):
         trace_module(mlp(), torch.randn(2, 5))
     with refuses("example", "[1, 4]", "2"):
         trace_module(mlp(), torch.randn(1, 4))
 
 
-class Single(nn.Module):
+class ConvertsToFloat32(nn.Module):
     """A module whose code requests float32, so that it does not run in float64."""
 
     def __init__(self) -> None:
@@ -153,8 +153,8 @@ class Single(nn.Module):
         return self.b(self.a(x.float()).relu())
 
 
-def test_traces_code_that_asks_for_float32() -> None:
-    assert [group.size for group in trace_module(Single(), torch.randn(2, 4)).groups] == [6]
+def test_code_that_converts_to_float32_is_traced() -> None:
+    assert [group.size for group in trace_module(ConvertsToFloat32(), torch.randn(2, 4)).groups] == [6]
 
 
 class Branching(nn.Module):
@@ -177,7 +177,7 @@ class Branching(nn.Module):
         lambda x: 0.0 in x,
     ],
 )
-def test_refuses_control_flow_that_depends_on_data(branches: Callable[[torch.Tensor], object]) -> None:
+def test_control_flow_that_depends_on_data_is_refused(branches: Callable[[torch.Tensor], object]) -> None:
     with refuses("module", "Branching"):
         trace_module(Branching(branches), torch.randn(2, 4))
 

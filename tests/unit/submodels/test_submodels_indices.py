@@ -107,7 +107,7 @@ def test_groups_are_shuffled_independently() -> None:
     assert first.tolist() != second.tolist()
 
 
-def test_owners_of_fragments() -> None:
+def test_count_owners_of_fragments_equals_the_counts_by_hand() -> None:
     # Widths 4-10-6-3 are halved into blocks of 5 and 3. The first matrix, both hidden biases and the last matrix
     # have one owner. In the middle 6 x 10 matrix the two diagonal 3 x 5 blocks have one owner, the others none.
     # The output bias (3) belongs to all index sets.

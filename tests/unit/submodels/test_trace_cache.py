@@ -75,7 +75,7 @@ def same(a: Traced, b: Traced) -> bool:
     return all(getattr(a, name) == getattr(b, name) for name in plain)
 
 
-def test_trace_cache_same_code_and_shapes_returns_the_same_cuts(
+def test_trace_cache_returns_the_same_cuts_for_the_same_code_and_shapes(
     own: Callable[[int], nn.Module], calls: list[object], tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
@@ -92,7 +92,9 @@ def test_trace_cache_same_code_and_shapes_returns_the_same_cuts(
     assert len(entries(tmp_path)) == 1
 
 
-def test_trace_cache_other_modules_are_traced(own: Callable[[int], nn.Module], calls: list[object]) -> None:
+def test_modules_that_differ_are_not_taken_from_the_trace_cache(
+    own: Callable[[int], nn.Module], calls: list[object]
+) -> None:
     for number, (heads, example) in enumerate([(2, EXAMPLE), (4, EXAMPLE), (2, EXAMPLE[:, :3])], 1):
         trace_once(own(heads), example)
         assert len(calls) == number

@@ -48,7 +48,7 @@ def test_all_projections_of_attention_are_used_at_every_position() -> None:
     assert times.tolist() == [6.0] * (3 * 4 * 4 + 3 * 4 + 4 * 4 + 4)
 
 
-def test_pruning_first_mask_follows_squares_per_use_of_the_first_client() -> None:
+def test_prunefl_chooses_weights_by_squared_gradients_per_use() -> None:
     """A squared gradient of a weight that is used 4 times counts a quarter of one that is used once."""
     traced = trace_module(MODEL, EXAMPLE)
     params = np.random.default_rng(0).normal(size=traced.size).astype(np.float32)

@@ -119,7 +119,7 @@ def summed(m: Block, x: Tensor) -> Tensor:
     return torch.einsum("bthd,hdc->btc", y, m.o)
 
 
-# Each name stands for an attention function, further parts, and the sizes of the groups.
+# Each case has an attention function, further parts, and the sizes of the groups.
 CASES: dict[str, tuple[Callable[[Block, Tensor], Tensor], dict[str, nn.Module | Tensor | int], list[int]]] = {
     "packed": (packed, {}, [4]),
     "split": (split, {}, [4]),
@@ -149,12 +149,12 @@ CASES: dict[str, tuple[Callable[[Block, Tensor], Tensor], dict[str, nn.Module | 
         {"w": torch.randn(12, 8), "v": torch.randn(8, 12)},
         [12, 8],
     ),
-    "weighed by a vector": (
+    "weighted by a vector": (
         lambda m, x: m.down((y := m.up(x)) * (y.tanh() @ m.v).softmax(-1)[..., None]),
         {"up": nn.Linear(8, 12), "v": torch.randn(12), "down": nn.Linear(12, 8)},
         [12, 8],
     ),
-    "the shape of another": (
+    "a view in the shape of another tensor": (
         lambda m, x: m.down((y := m.up(x)).relu().flatten(1).view_as(y) + m.b.expand_as(y)),
         {"up": nn.Linear(8, 12), "b": torch.randn(12), "down": nn.Linear(12, 8)},
         [12, 8],
@@ -193,7 +193,7 @@ def in_steps(cell: nn.Module, x: Tensor) -> Tensor:
     return state[0] if isinstance(state, tuple) else state
 
 
-class Own(nn.Module):
+class PlainRecurrent(nn.Module):
     """A recurrent layer in plain code, which contains the width of the first state as a number."""
 
     def __init__(self, make: Callable[[Tensor, int], Tensor]) -> None:
@@ -208,16 +208,22 @@ class Own(nn.Module):
 
 
 STEPS: dict[str, tuple[nn.Module, list[int]]] = {
-    "lstm": (Steps(nn.LSTM(7, 6, 2, batch_first=True), 6, lambda m, x: m(x)[0]), [7, 6]),
-    "its last state": (Steps(nn.LSTM(7, 6), 6, lambda m, x: m(x)[1][0][-1]), [7, 6]),
-    "in two directions": (Steps(nn.GRU(7, 6, 2, bidirectional=True), 12, lambda m, x: m(x)[0]), [7, 6]),
-    "without biases": (Steps(nn.RNN(7, 6, bias=False), 6, lambda m, x: m(x)[0]), [7, 6]),
-    "projected": (Steps(nn.LSTM(7, 6, proj_size=4), 4, lambda m, x: m(x)[0]), []),
-    "from ones": (Steps(nn.GRU(7, 6), 6, lambda m, x: m(x, torch.ones(1, x.size(1), 6).to(x))[0]), [7]),
+    "lstm outputs": (Steps(nn.LSTM(7, 6, 2, batch_first=True), 6, lambda m, x: m(x)[0]), [7, 6]),
+    "lstm last state": (Steps(nn.LSTM(7, 6), 6, lambda m, x: m(x)[1][0][-1]), [7, 6]),
+    "gru in two directions": (Steps(nn.GRU(7, 6, 2, bidirectional=True), 12, lambda m, x: m(x)[0]), [7, 6]),
+    "rnn without biases": (Steps(nn.RNN(7, 6, bias=False), 6, lambda m, x: m(x)[0]), [7, 6]),
+    "lstm with a projection": (Steps(nn.LSTM(7, 6, proj_size=4), 4, lambda m, x: m(x)[0]), []),
+    "gru from an initial state of ones": (
+        Steps(nn.GRU(7, 6), 6, lambda m, x: m(x, torch.ones(1, x.size(1), 6).to(x))[0]),
+        [7],
+    ),
     "lstm cell": (Steps(nn.LSTMCell(7, 6), 6, in_steps), [7, 6]),
-    "by hand": (Steps(Own(lambda x, width: torch.zeros(len(x), width).to(x)), 6, lambda m, x: m(x)), [7, 6]),
-    "by hand, made by another": (
-        Steps(Own(lambda x, width: x.new_zeros((x.size(0), width))), 6, lambda m, x: m(x)),
+    "plain code with zeros": (
+        Steps(PlainRecurrent(lambda x, width: torch.zeros(len(x), width).to(x)), 6, lambda m, x: m(x)),
+        [7, 6],
+    ),
+    "plain code with new_zeros": (
+        Steps(PlainRecurrent(lambda x, width: x.new_zeros((x.size(0), width))), 6, lambda m, x: m(x)),
         [7, 6],
     ),
     "gru cell": (Steps(nn.GRUCell(7, 6), 6, in_steps), [7, 6]),
@@ -225,7 +231,7 @@ STEPS: dict[str, tuple[nn.Module, list[int]]] = {
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_cut_recurrent_layers_is_exact(name: str) -> None:
+def test_cut_of_recurrent_layers_is_exact(name: str) -> None:
     module, sizes = STEPS[name]
     traced = trace_module(module, SEQUENCE)
     assert [group.size for group in traced.groups] == sizes
@@ -238,7 +244,7 @@ def test_cut_recurrent_layers_is_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cut_code_with_widths_is_exact(name: str) -> None:
+def test_cut_of_code_with_numeric_widths_is_exact(name: str) -> None:
     mix, parts, sizes = CASES[name]
     torch.manual_seed(0)
     module = Block(mix, **parts)  # type: ignore[arg-type]
@@ -255,7 +261,7 @@ def test_cut_code_with_widths_is_exact(name: str) -> None:
             torch.testing.assert_close(loaded(traced, flatten_parameters(traced.module), indices)(batch), expected)
 
 
-def test_trace_indices_without_values_makes_no_units_of_stray_memory() -> None:
+def test_trace_of_indices_without_values_reads_no_uninitialised_memory() -> None:
     """Indices on the meta device have no values, so the units that they pick must not depend on stray memory."""
     mix, parts, _ = CASES["placed by a network"]
     torch.use_deterministic_algorithms(True)
@@ -268,10 +274,10 @@ def test_trace_indices_without_values_makes_no_units_of_stray_memory() -> None:
 
 
 @pytest.mark.parametrize("name", ["packed", "placed", "placed by a network", "grouped"])
-def test_trace_large_module_follows_only_shapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_of_a_large_module_follows_only_shapes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch reads fewer sizes of tensors without values, which does not count as another path."""
     monkeypatch.setattr("fedraa.submodels.tracing.trace.LARGE", 0)
-    test_cut_code_with_widths_is_exact(name)
+    test_cut_of_code_with_numeric_widths_is_exact(name)
 
 
 def test_cut_under_vmap_gives_the_results_of_single_batches() -> None:
@@ -304,7 +310,7 @@ class Counted(nn.Module):
         return result
 
 
-def test_trial_code_counts_rows_takes_no_more_rows() -> None:
+def test_experts_that_get_no_row_in_the_trial_are_cut() -> None:
     """Each expert has a row during the trace. In the trial, with noise in its inputs, one expert has none."""
     traced = trace_module(Counted(), torch.stack([torch.ones(WIDTH), torch.arange(float(WIDTH))]))
     assert [group.size for group in traced.groups] == [6]
@@ -326,7 +332,7 @@ class Masked(nn.Module):
         return result
 
 
-def test_trial_zeros_of_another_groups_width_fails() -> None:
+def test_trial_detects_zeros_with_the_width_of_another_group() -> None:
     """Both groups are cut from two units to one. Only separate cuts show the difference of their widths."""
     x = torch.randn(4, WIDTH)
     traced = trace_module(Masked(2), x)
@@ -339,7 +345,7 @@ def test_trial_zeros_of_another_groups_width_fails() -> None:
     assert CutChecker(wrong, x).find_failure(wrong, (0, 1)) is None
 
 
-def test_cut_zeros_get_the_width_of_the_values_written() -> None:
+def test_zeros_in_a_cut_get_the_width_of_the_values_written_to_them() -> None:
     """One of the two groups may be cut, and the other stays whole."""
     traced, x = trace_module(Masked(6), torch.randn(4, WIDTH)), torch.randn(4, WIDTH)
     assert [group.size for group in traced.groups] == [6, 6]

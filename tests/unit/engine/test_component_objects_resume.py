@@ -25,7 +25,7 @@ from fedraa.submodels.policies.slices import Prefix, Rolling
 
 SMALL: dict[str, Any] = {"dataset": "digits", "engine": "local", "clients": 4, "hidden": (8,), "local_steps": 2}
 ROUNDS: dict[str, Any] = {"method": "fedavg", "rounds": 4}
-ARRIVALS: dict[str, Any] = {"method": "fedasync", "updates": 8}
+UPDATES: dict[str, Any] = {"method": "fedasync", "updates": 8}
 
 
 class Two(IntEnum):
@@ -44,7 +44,7 @@ class Half(Sample):
         return range(round % 2, clients, 2)
 
 
-GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
+COMPONENTS: tuple[tuple[dict[str, Any], str, Any], ...] = (
     (ROUNDS, "transforms", ({"kind": "flip", "share": 0.1},)),
     (ROUNDS, "server_optimizer", {"kind": "momentum", "beta": 0.5}),
     (ROUNDS, "server_optimizer", Momentum(beta=np.float32(0.5))),  # type: ignore[arg-type]
@@ -66,19 +66,19 @@ GIVEN: tuple[tuple[dict[str, Any], str, Any], ...] = (
         fl.method("fedrolex").replace(**{"submodel.stride": np.int64(2)}, polyak_fraction=np.float32(0.5)),
     ),
     (ROUNDS, "method", Method(local=LocalTraining(steps=np.int64(2)), update=Mean(optimizer="adam(server_lr=0.1)"))),  # type: ignore[arg-type]
-    (ARRIVALS, "staleness", Polynomial(0.25)),
-    (ARRIVALS, "async_rule", "ringmaster(server_lr=1)"),
-    (ARRIVALS, "async_rule", FedBuffRule(Two.TWO)),
+    (UPDATES, "staleness", Polynomial(0.25)),
+    (UPDATES, "async_rule", "ringmaster(server_lr=1)"),
+    (UPDATES, "async_rule", FedBuffRule(Two.TWO)),
     (ROUNDS, "submodel", "adaptive-pruning(initial=1, reprune_every=2)"),
     (ROUNDS, "partition", {"kind": "labels", "per_client": 5}),
-    (ARRIVALS, "async_rule", FedBuffRule(size=2)),
-    (ARRIVALS, "async_rule", FedBuffRule(size=np.int64(2))),  # type: ignore[arg-type]
-    (ARRIVALS, "async_rule", {"kind": "buffer", "size": 2}),
+    (UPDATES, "async_rule", FedBuffRule(size=2)),
+    (UPDATES, "async_rule", FedBuffRule(size=np.int64(2))),  # type: ignore[arg-type]
+    (UPDATES, "async_rule", {"kind": "buffer", "size": 2}),
 )
 
 
-@pytest.mark.parametrize(("method", "field", "part"), GIVEN)
-def test_a_run_goes_on_with_the_part_that_was_given(
+@pytest.mark.parametrize(("method", "field", "part"), COMPONENTS)
+def test_resumed_run_with_a_component_equals_an_uninterrupted_run(
     method: dict[str, Any], field: str, part: object, tmp_path: Path
 ) -> None:
     budget = "rounds" if "rounds" in method else "updates"
@@ -90,7 +90,7 @@ def test_a_run_goes_on_with_the_part_that_was_given(
     assert gone_on.summary["model_sha256"] == whole.summary["model_sha256"]
 
 
-def test_a_part_at_its_defaults_is_not_taken_for_one_with_other_values(tmp_path: Path) -> None:
+def test_resume_refuses_a_component_with_other_values(tmp_path: Path) -> None:
     fl.run(method="fedasync", staleness=Polynomial(0.25), updates=2, clients=2, engine="local", out=tmp_path / "run")
     for checkpoint in (tmp_path / "run" / "checkpoints").iterdir():
         checkpoint.unlink()
@@ -101,7 +101,7 @@ def test_a_part_at_its_defaults_is_not_taken_for_one_with_other_values(tmp_path:
         fl.resume(tmp_path / "run", updates=4)
 
 
-def test_an_experiment_has_mappings_as_text_in_lists_too() -> None:
+def test_experiment_converts_component_mappings_to_text() -> None:
     given = fl.Experiment(
         transforms=[{"kind": "flip", "share": 0.1}, "crop"], participation={"kind": "sample", "count": 2}
     )
@@ -109,7 +109,7 @@ def test_an_experiment_has_mappings_as_text_in_lists_too() -> None:
     assert given.participation == "sample(count=2)"
 
 
-def test_a_mapping_is_text_with_all_its_values() -> None:
+def test_text_of_a_flat_mapping_has_all_its_values() -> None:
     assert text_of({"kind": "flip", "share": 0.1}) == "flip(share=0.1)"
     assert text_of({"kind": "flip"}) == "flip"
     assert text_of(FedBuffRule(size=np.int64(3))) == "FedBuffRule(size=3)"  # type: ignore[arg-type]
@@ -119,11 +119,11 @@ def test_a_mapping_is_text_with_all_its_values() -> None:
 
 def test_run_with_a_lambda_is_replayed_and_extended_if_it_is_passed_again(tmp_path: Path) -> None:
     weight = {"staleness": lambda staleness: 1 / (1 + staleness)}
-    directory = fl.run(**SMALL, **ARRIVALS, **weight, out=tmp_path / "run").directory
+    directory = fl.run(**SMALL, **UPDATES, **weight, out=tmp_path / "run").directory
     assert "<lambda> are not checked" in replay(directory)
     assert fl.report([directory], tmp_path / "page.html").exists()
     with refuses("run", "staleness"):
         fl.resume(directory, updates=12)
     longer = fl.resume(directory, updates=12, **weight)
-    whole = fl.run(**SMALL, **ARRIVALS | {"updates": 12}, **weight, out=tmp_path / "whole")
+    whole = fl.run(**SMALL, **UPDATES | {"updates": 12}, **weight, out=tmp_path / "whole")
     assert longer.summary["model_sha256"] == whole.summary["model_sha256"]

@@ -1,4 +1,4 @@
-"""Modules in which units of several kinds meet, or are parts of other dimensions: groups and exactness of cuts."""
+"""Modules that combine units of several kinds, or have units in other dimensions: groups and exactness of cuts."""
 
 from collections.abc import Callable
 
@@ -132,10 +132,14 @@ def places(m: Net, x: Tensor) -> Tensor:
 
 LINEAR = {"a": nn.Linear(6, 8), "b": nn.Linear(8, 3)}
 
-# Each name stands for a module, an example and the sizes of the groups.
+# Each case has a module, an example and the sizes of the groups.
 CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
-    "a joined stream": (Net(joined, a=nn.Linear(6, 8), b=nn.Linear(8, 12), c=nn.Linear(12, 3)), VECTOR, [8, 4]),
-    "unequal parts": (
+    "a stream that becomes wider": (
+        Net(joined, a=nn.Linear(6, 8), b=nn.Linear(8, 12), c=nn.Linear(12, 3)),
+        VECTOR,
+        [8, 4],
+    ),
+    "split in unequal parts": (
         Net(in_parts, a=nn.Linear(6, 9), c=nn.Linear(7, 5), b=nn.Linear(5, 3)),
         SEQUENCE,
         [7, 5],
@@ -145,24 +149,24 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         SEQUENCE,
         [4],
     ),
-    "heads that are counted": (Net(counted, a=nn.Linear(6, 24), b=nn.Linear(8, 3)), SEQUENCE, [4]),
+    "a number of heads as an attribute": (Net(counted, a=nn.Linear(6, 24), b=nn.Linear(8, 3)), SEQUENCE, [4]),
     "a part of a bias that is overwritten": (
         Net(without_key_bias, a=nn.Linear(6, 24), b=nn.Linear(8, 3)),
         SEQUENCE,
         [4],
     ),
-    "values of their own width": (Net(own_widths, a=nn.Linear(6, 40), b=nn.Linear(24, 3)), SEQUENCE, [4]),
-    "sizes of a weight": (
+    "values wider than queries and keys": (Net(own_widths, a=nn.Linear(6, 40), b=nn.Linear(24, 3)), SEQUENCE, [4]),
+    "sizes read from a weight": (
         Net(by_weight, q=nn.Linear(6, 8), k=nn.Linear(6, 8), v=nn.Linear(6, 8), b=nn.Linear(8, 3)),
         SEQUENCE,
         [4],
     ),
-    "parts that change places": (
+    "two parts that are swapped": (
         Net(lambda m, x: m.b(torch.cat([(y := m.a(x))[:, -3:], y[:, :-3]], 1).relu()), **LINEAR),
         VECTOR,
         [5, 3],
     ),
-    "parts of different kinds": (
+    "two parts with different activations": (
         Net(lambda m, x: m.b(torch.cat([(y := m.a(x).split(5, 1))[0].relu(), y[1].tanh()], 1)), **LINEAR),
         VECTOR,
         [5, 3],
@@ -172,12 +176,12 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         VECTOR,
         [],
     ),
-    "every other unit, all with the next": (
+    "pairs of neighbouring units": (
         Net(lambda m, x: m.b((y := m.a(x))[:, ::2] * y[:, 1::2].sigmoid()), a=nn.Linear(6, 16), b=nn.Linear(8, 3)),
         VECTOR,
         [8],
     ),
-    "one place for several widths": (
+    "one slice for several widths": (
         Net(in_turn, a=nn.Linear(6, 12), b=nn.Linear(12, 10), c=nn.Linear(10, 3)),
         VECTOR,
         [],
@@ -189,12 +193,12 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         SEQUENCE,
         [7],
     ),
-    "a first state of zeros": (
+    "an initial state of zeros": (
         Net(recurrent, a=nn.LSTM(6, 7, 2, batch_first=True, dropout=0.3), b=nn.Linear(7, 3)),
         SEQUENCE,
         [7],
     ),
-    "a first state that is an image": (
+    "an initial state that is an image": (
         Net(recurrent_image, a=nn.Conv2d(7, 16, 3, padding=1), b=nn.Conv2d(4, 2, 1)),
         IMAGE,
         [4],
@@ -212,7 +216,7 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
     ),
     "weight norm": (weights_of_length(parametrizations.weight_norm), SEQUENCE, [8, 6, 5]),
     "old weight norm": (weights_of_length(nn.utils.weight_norm), SEQUENCE, [8, 6, 5]),
-    "one length for all": (
+    "weight norm with one length": (
         nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 8), dim=None), nn.Linear(8, 3)),
         VECTOR,
         [8],
@@ -248,10 +252,10 @@ CASES: dict[str, tuple[nn.Module, Tensor, list[int]]] = {
         IMAGE,
         [4, 5],
     ),
-    "places": (Net(places, a=nn.Conv2d(3, 4, 1), c=nn.Conv2d(3, 2, 1), b=nn.Conv2d(4, 2, 1)), IMAGE, [4]),
+    "sampled positions": (Net(places, a=nn.Conv2d(3, 4, 1), c=nn.Conv2d(3, 2, 1), b=nn.Conv2d(4, 2, 1)), IMAGE, [4]),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_cut_units_of_several_kinds_meet_is_exact(name: str) -> None:
+def test_cut_of_units_of_several_kinds_is_exact(name: str) -> None:
     check_case(*CASES[name])
