@@ -9,7 +9,7 @@ import pytest
 from ray.cluster_utils import Cluster
 from running import PATIENCE, until
 from same_run import same
-from test_real_cluster import FLAGS, commits, here
+from test_real_cluster import FLAGS, commits, run_locally
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -23,7 +23,7 @@ def three() -> Iterator[Cluster]:
     cluster.shutdown()
 
 
-def test_a_node_is_lost_and_one_joins(three: Cluster, tmp_path: Path) -> None:
+def test_run_with_a_lost_and_a_new_node_equals_the_run_without_a_cluster(three: Cluster, tmp_path: Path) -> None:
     out = tmp_path / "run"
     lost, _ = three.add_node(num_cpus=1), three.add_node(num_cpus=1)
     flags = ["--updates", str(UPDATES), "--workers", "2", "--placement", "spread", "--out", str(out)]
@@ -38,4 +38,4 @@ def test_a_node_is_lost_and_one_joins(three: Cluster, tmp_path: Path) -> None:
         driver.kill()
     assert driver.returncode == 0, said
     assert '"error":"worker died"' in (out / "events.jsonl").read_text()
-    same(out, here(tmp_path / "here", UPDATES))
+    same(out, run_locally(tmp_path / "here", UPDATES))

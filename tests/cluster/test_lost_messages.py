@@ -23,7 +23,9 @@ UPDATES = 60
 
 
 @pytest.mark.parametrize(("percent", "flags"), [(5, ()), (10, ("--server-shards", "2"))])
-def test_a_lost_call_is_no_death(percent: int, flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_lost_messages_are_not_reported_as_faults_and_change_no_bit(
+    percent: int, flags: tuple[str, ...], tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "fedraa", "run", *FLAGS, "--updates", str(UPDATES), "--workers", "2", *flags]
     ended = subprocess.run(
