@@ -29,7 +29,7 @@ def trained(spec: RunSpec, trainer: Trainer, client: int, turn: int = 0) -> Upda
 
 
 @pytest.mark.parametrize("changes", [{}, {"local_steps": 30}, {"method": "fedsam"}])
-def test_from_the_device_come_the_same_bits(changes: dict[str, object]) -> None:
+def test_shards_on_the_device_give_the_same_bits(changes: dict[str, object]) -> None:
     spec = run(**changes)
     host, device = (Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=size) for size in (0, LARGE))
     for client, turn in ((0, 0), (1, 0), (0, 1)):
@@ -38,7 +38,7 @@ def test_from_the_device_come_the_same_bits(changes: dict[str, object]) -> None:
         assert here.loss == on_device.loss
 
 
-def test_the_shards_used_last_are_kept_within_the_bound() -> None:
+def test_device_cache_keeps_the_last_used_shards_within_its_bound() -> None:
     spec = run()
     x, _ = spec.data.client(0)
     two = 2 * max(sum(array.nbytes for array in spec.data.client(client)) for client in range(4))
@@ -90,7 +90,7 @@ def test_the_device_cache_keeps_no_view_of_the_data() -> None:
     assert kept.data_ptr() != torch.from_numpy(spec.data.client(0)[0]).data_ptr()
 
 
-def test_submodels_of_all_shapes_share_two_buffers_and_leave_each_other_nothing() -> None:
+def test_submodels_of_all_shapes_share_two_buffers_without_side_effects() -> None:
     spec = run()
     full = spec.traced.widths(spec.traced.full())
     small = tuple(width // 2 for width in full)

@@ -56,7 +56,7 @@ def found(*layers: nn.Module) -> TrainingState:
         (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)), set(), set()),
     ],
 )
-def test_probe_of_statistics_names_what_to_estimate(
+def test_probe_of_statistics_lists_the_buffers_to_estimate(
     layer: Callable[[], nn.Module], estimated: set[str], read: set[str]
 ) -> None:
     state = found(layer())
@@ -66,7 +66,7 @@ def test_probe_of_statistics_names_what_to_estimate(
 
 
 @pytest.mark.parametrize("layer", [nn.Tanh, lambda: nn.BatchNorm1d(WIDTH), lambda: FrozenNorm(WIDTH), nn.Dropout])
-def test_probe_of_torchs_layers_finds_nothing(layer: Callable[[], nn.Module]) -> None:
+def test_probe_of_torch_layers_finds_nothing(layer: Callable[[], nn.Module]) -> None:
     state = found(layer())
     assert (state.estimated, state.changes, state.warnings) == ((), (), ())
 
@@ -130,7 +130,7 @@ def test_probe_of_a_norm_without_running_statistics_warns() -> None:
     assert (state.min_batch, state.min_eval_batch) == (2, 2)
 
 
-def test_probe_leaves_generators_and_the_model_as_they_were() -> None:
+def test_probe_leaves_generators_and_the_model_unchanged() -> None:
     model = nn.Sequential(MovingNorm(), nn.Dropout(), nn.Linear(WIDTH, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(5)
