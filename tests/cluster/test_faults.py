@@ -101,11 +101,11 @@ def test_workers_that_die_freeze_and_hang_are_replaced(undisturbed: History, tmp
     """A task has no time limit before others have ended. Here the test sets a limit for the task that hangs."""
     hangs = threading.Event()
 
-    class Patient(HangDetector):
+    class LimitForHangingTask(HangDetector):
         def bound(self, kind: str, work: float) -> float:
             return 5.0 if (tmp_path / f"{ANY} 9").exists() and not hangs.is_set() else 3600.0
 
-    class Once(RayExecutor):
+    class RecordsHang(RayExecutor):
         def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
             if cause.startswith("worker hung"):
                 hangs.set()
@@ -116,9 +116,9 @@ def test_workers_that_die_freeze_and_hang_are_replaced(undisturbed: History, tmp
         trial(),
         tmp_path / "run",
         faulty(plan, tmp_path),
-        Once,
+        RecordsHang,
         workers=1,
-        hang_detector=Patient(),
+        hang_detector=LimitForHangingTask(),
         heartbeat=Heartbeat(every=0.2, bound=2.0),
     )
     same(history.directory, undisturbed)

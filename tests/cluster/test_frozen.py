@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import FIELDS, PATIENCE, resumed, started, until
+from running import FIELDS, PATIENCE, resume_to_end, started, until
 from same_run import same
 
 from actors.cluster import engine
@@ -103,7 +103,7 @@ def test_dead_cluster_ends_the_run_with_an_error_and_the_run_can_be_resumed(
     assert said.endswith(f"fedraa resume {out}\n")
     # Users must not see the output of Ray.
     assert "raylet)" not in said
-    resumed(out)
+    resume_to_end(out)
     same(out, undisturbed)
 
 
@@ -122,5 +122,5 @@ def test_ctrl_c_ends_a_run_whose_server_is_frozen(undisturbed: History, tmp_path
     assert "last checkpoint" in said
     assert said.endswith(f": fedraa resume {out}\n")
     assert not Path("/proc", str(server)).exists()
-    resumed(out)
+    resume_to_end(out)
     same(out, undisturbed)

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import FIELDS, PATIENCE, resumed, started, until
+from running import FIELDS, PATIENCE, resume_to_end, started, until
 from same_run import same
 
 from benchmarks.system.processes import list_descendants, process_title
@@ -58,7 +58,7 @@ def test_ctrl_c_leaves_a_checkpoint_but_no_processes_or_partial_files(
     files = ["checkpoints", "config.json", "evals.csv", "events.jsonl", "partition.npz"]
     assert sorted(path.name for path in out.iterdir()) == files
     assert not list(out.rglob("*.partial"))
-    resumed(out)
+    resume_to_end(out)
     same(out, undisturbed)
 
 
@@ -75,7 +75,7 @@ def test_second_ctrl_c_ends_the_run_without_partial_files_and_it_resumes(
         assert process.wait(timeout=PATIENCE) == 130
         until(lambda: have_ended(below))
     assert not list(out.rglob("*.partial"))
-    resumed(out)
+    resume_to_end(out)
     same(out, undisturbed)
 
 
@@ -87,7 +87,7 @@ def test_cluster_of_a_killed_driver_ends_and_the_run_resumes(undisturbed: Histor
         below = list_descendants(process.pid)
         process.kill()
         process.wait()
-        resumed(out)
+        resume_to_end(out)
         until(lambda: have_ended(below))
     same(out, undisturbed)
 

@@ -119,7 +119,7 @@ def run_and_kill(folder: Path, words: list[str], out: str, commits: int = 90) ->
     assert not (folder / out / "summary.json").exists()
 
 
-def recorded(folder: Path, out: str) -> str:
+def recorded_experiment(folder: Path, out: str) -> str:
     return json.dumps(json.loads((folder / out / "config.json").read_text())["experiment"])
 
 
@@ -145,7 +145,7 @@ def test_replay_report_and_plan_name_the_custom_components(folder: Path, name: s
     in_one_process(folder, name)
     said = command(folder, [*FEDRAA, "replay", f"local-{name}"])
     command(folder, [*FEDRAA, "report", f"local-{name}", "--out", f"{name}.html"])
-    page, config = (folder / f"{name}.html").read_text(), recorded(folder, f"local-{name}")
+    page, config = (folder / f"{name}.html").read_text(), recorded_experiment(folder, f"local-{name}")
     plan = command(folder, [*FEDRAA, "plan", *COMMON, *FLAGS[name].split()])
     assert "consistent" in said
     for part in PARTS[name]:
@@ -172,7 +172,7 @@ def test_killed_run_of_a_file_with_component_paths_resumes_on_ray(folder: Path) 
     command(folder, [*FEDRAA, "resume", "file", *STOPS["scheduled"], "--trust", "--quiet"])
     same(folder / "file", in_one_process(folder, "scheduled"))
     for part in ("my_ext:LowestLoss", "my_ext:gentle", "my_ext:ByParity(by_chance=0.3)", "my_ext:Top(k=3)"):
-        assert part in recorded(folder, "file")
+        assert part in recorded_experiment(folder, "file")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A server on shards: the run equals that of one server, and workers exchange parameters with the shards directly."""
+"""A server on shards: the run equals a run on one server, and workers exchange parameters with the shards directly."""
 
 import os
 import re

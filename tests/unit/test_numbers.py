@@ -137,7 +137,7 @@ def test_custom_method_error_has_the_path_and_the_wrong_number(
         fl.run(method=own, dataset="digits", engine="local", quiet=True)
 
 
-class AsksForMore(SubmodelSampler):
+class RequestsMoreArrays(SubmodelSampler):
     """A component that requests arrays which clients do not send."""
 
     def __init__(self, policy: fl.SubmodelPolicy, run: Any, name: str) -> None:
@@ -149,21 +149,21 @@ class AsksForMore(SubmodelSampler):
 
 
 @dataclass(frozen=True)
-class Asking(fl.SubmodelPolicy):
+class RequestingPolicy(fl.SubmodelPolicy):
     name: str
 
     def draw(self, context: Any) -> Any:
         return context.run.units(context.run.traced.full())
 
     def bind(self, run: Any) -> SubmodelSampler:
-        return AsksForMore(self, run, self.name)
+        return RequestsMoreArrays(self, run, self.name)
 
 
 @pytest.mark.parametrize(
     ("method", "field", "name"),
     [
-        (lambda: Method(submodel=Asking("squares")), "method", "squares"),
-        (lambda: Method(submodel=Asking("hints")), "method", "hints"),
+        (lambda: Method(submodel=RequestingPolicy("squares")), "method", "squares"),
+        (lambda: Method(submodel=RequestingPolicy("hints")), "method", "hints"),
         (lambda: Method(local=LocalTraining(transforms=None)), "gradient_transforms", "GradientTransform"),  # type: ignore[arg-type]
         (lambda: Method(update=Mean(auxiliary=None)), "auxiliary", "RoundState"),  # type: ignore[arg-type]
         (lambda: Method(submodel=Prefix(Capacities((0.5, 1.25)))), "capacities", "1.25"),

@@ -26,7 +26,7 @@ TINY = 1e-9
 def mean_of(
     deltas: list[tuple[float, ...]], text: str, *, cohort: float = 4, fixed: bool = True, seed: int = 0
 ) -> np.ndarray:
-    """Return the private mean of deltas [d]. NaN stands for a coordinate that a client did not train."""
+    """Return the private mean of deltas [d]. NaN marks a coordinate that a client did not train."""
     size = 2
     mean = PrivateMean(noisy_sum(text, size, cohort=cohort, whole=fixed, seed=seed), fixed=fixed).bind(size, 10)
     counts = np.zeros(size, np.int32)

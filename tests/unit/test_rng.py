@@ -1,4 +1,4 @@
-"""Random streams equal those of NumPy's own seeding, for numbers of any size."""
+"""Random streams equal the streams of NumPy's seeding, for numbers of any size."""
 
 import numpy as np
 import pytest

@@ -31,7 +31,7 @@ def add_rows(
     clients: list[int] | None = None,
     fragments: list[int | None] | None = None,
 ) -> None:
-    """Add a delta for each row. NaN stands for a coordinate that the client did not train."""
+    """Add a delta for each row. NaN marks a coordinate that the client did not train."""
     for i, row in enumerate(rows):
         values = np.array(row, np.float32)
         where = np.flatnonzero(~np.isnan(values))

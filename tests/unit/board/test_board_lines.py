@@ -26,7 +26,7 @@ def append(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def test_line_is_returned_when_it_is_whole(path: Path) -> None:
+def test_growing_file_returns_only_whole_lines(path: Path) -> None:
     path.write_text("one\ntw")
     growing = GrowingLines(path)
     assert growing.read() == (["one"], False)

@@ -40,7 +40,7 @@ def test_a_thinned_curve_keeps_its_ends_and_every_peak() -> None:
     assert thin_curve(np.array([1.0, nan, 2.0])).tolist() == [0, 1, 2]
 
 
-def test_thinned_curve_keeps_finite_values_beside_others() -> None:
+def test_thinned_curve_keeps_finite_values_among_nan_and_infinity() -> None:
     y = np.full(10_000, nan)
     y[123], y[5000] = 3.0, inf
     assert 123 in thin_curve(y)

@@ -125,7 +125,7 @@ def test_restore_keeps_arrays_and_components_as_the_same_objects() -> None:
     assert pair.count == 8
 
 
-def test_components_that_are_restored_from_one_state_share_nothing() -> None:
+def test_components_that_are_restored_from_one_state_share_no_values() -> None:
     state = save_state(filled())
     first, second = Memory(), Memory()
     first.restore(state)

@@ -160,7 +160,7 @@ def test_fields_of_a_custom_component_are_paths() -> None:
         method.replace(**{"update.participation_correction": -1})
 
 
-def test_method_of_an_async_rule_names_the_schedule_that_it_needs() -> None:
+def test_error_about_an_async_rule_without_its_schedule_names_the_schedule() -> None:
     rule = fl.method("fedasync").update
     with pytest.raises(ValueError, match="AsyncSchedule"):
         fl.Method(name="mine", update=rule)

@@ -184,7 +184,7 @@ def test_every_name_in_logs_and_tables_is_reserved(history: History) -> None:
     assert {*MetricSpec().columns} <= TAKEN
 
 
-def named(name: str) -> Callable[..., Tensor]:
+def make_metric(name: str) -> Callable[..., Tensor]:
     def metric(outputs: Tensor, labels: Tensor) -> Tensor:
         return labels
 
@@ -195,8 +195,8 @@ def named(name: str) -> Callable[..., Tensor]:
 @pytest.mark.parametrize(
     ("metrics", "name"),
     [
-        ([named("loss")], "loss"),
-        ([named("a"), named("a")], "name a"),
+        ([make_metric("loss")], "loss"),
+        ([make_metric("a"), make_metric("a")], "name a"),
         ([Top(1, "top-1")], "top-1"),
         ([Top(1, "class")], "class"),
         ([lambda outputs, labels: labels], "'<lambda>'"),
@@ -212,7 +212,7 @@ def test_metric_of_a_wrong_type_or_with_a_reserved_name_is_refused(metrics: list
 
 
 def test_metric_with_an_unknown_direction_is_refused() -> None:
-    sideways = named("mine")
+    sideways = make_metric("mine")
     sideways.better = "left"  # type: ignore[attr-defined]
     with refuses("metrics.better", "mine", got="left"):
         make_metrics([sideways])

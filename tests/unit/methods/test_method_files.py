@@ -125,7 +125,7 @@ def test_names_of_component_classes_are_unique() -> None:
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A plug-in package with one module that brings one method."""
+    """Provide a plug-in package with one module that registers one method."""
     package = tmp_path / "more_methods"
     package.mkdir()
     (package / "__init__.py").write_text("")

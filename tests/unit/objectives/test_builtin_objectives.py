@@ -204,7 +204,7 @@ def sum_one_by_one(objective: Objective, outputs: torch.Tensor, targets: torch.T
 
 @pytest.mark.parametrize("samples", [2, 100, 5000])
 def test_r2_of_constant_targets_is_minus_infinity(samples: int) -> None:
-    """The targets have no variance, so an error is infinitely large beside it. A rounding error once gave 4e14."""
+    """Targets without variance make any error infinitely large relative to it. A rounding error once gave 4e14."""
     y = torch.full((samples,), 0.1)
     sums = sum_one_by_one(Regression(), y + 0.5, y)
     assert Regression().metrics(sums)["r2"] == -np.inf

@@ -280,7 +280,7 @@ def test_statistics_are_estimated_on_samples_of_all_clients(monkeypatch: pytest.
     rows, share = spec.evaluation_data, 30 / 90
     held = [np.isin(rows.x_train, spec.data.client(client)[0]).sum() for client in range(3)]
     assert len(rows.x_train) == 30
-    # The mean and the deviation are those of all clients, not only of the first client.
+    # The mean and the deviation come from all clients, not only from the first client.
     assert min(held) > 0.5 * share * 30
     assert len(build_run(fl.Experiment(**SMALL, statistics="all"), model, data).evaluation_data.x_train) == 90
     assert len(build_run(fl.Experiment(**SMALL, method="fedavg"), nn.Linear(1, 3), data).evaluation_data.x_train) == 0

@@ -329,20 +329,20 @@ def test_command_check_prints_the_checks_and_exits_with_0_1_or_2(
     # test_component_that_depends_on_hash_order_fails needs two other processes. Here one is enough.
     monkeypatch.setattr("fedraa.testing.other_process.ORDERS", ("1",))
 
-    def said(*arguments: str) -> tuple[int, str, str]:
+    def run_check(*arguments: str) -> tuple[int, str, str]:
         code = main(["check", *arguments])
         return (code, *capsys.readouterr())
 
-    code, out, err = said("parts_on_their_own:LowestLoss")
+    code, out, err = run_check("parts_on_their_own:LowestLoss")
     assert (code, err) == (0, "")
     assert [line.split()[-1] for line in out.splitlines()[1:-1]] == ["held"] * 7
     monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
-    code, out, err = said("parts_on_their_own:Careless")
+    code, out, err = run_check("parts_on_their_own:Careless")
     assert (code, err) == (1, "fedraa: Careless: it fails 1 check\n")
     assert re.search(r"Careless .*ValueError: .*read-only", out)
-    assert said("parts_on_their_own:slow")[0] == 2
-    assert said("parts_on_their_own:slow", "--as", "staleness")[0] == 0
-    assert said("parts_on_their_own:Slow")[0] == 2
+    assert run_check("parts_on_their_own:slow")[0] == 2
+    assert run_check("parts_on_their_own:slow", "--as", "staleness")[0] == 0
+    assert run_check("parts_on_their_own:Slow")[0] == 2
 
 
 def make_unpicklable() -> Callable[[int], float]:

@@ -190,7 +190,7 @@ def test_add_scaled_and_blend_weights_equal_numpy_on_coordinates(size: int, step
 def test_views_of_equal_runs_equal_single_runs(seed: int) -> None:
     """Views of a vector with rows of equal runs have the values of the single runs, for any chunks."""
     rng, starts, lengths, at = np.random.default_rng(seed), list[int](), list[int](), 0
-    # The coordinates are those of several matrices.
+    # The coordinates belong to several matrices.
     for _ in range(8):
         width, step, rows = rng.integers(600, 700), rng.integers(700, 800), rng.integers(1, 6)
         starts += [at + row * step for row in range(rows)]
