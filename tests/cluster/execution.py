@@ -40,7 +40,7 @@ def execute(
     stop: Event | None = None,
     **fields: Any,
 ) -> History:
-    """Run or resume an experiment on workers, and on the shards that it asks for, of the shared cluster.
+    """Run or resume an experiment on workers and server shards of the shared cluster.
 
     Args:
         spec: The run.

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from mortal import with_its_parent
+from child_processes import end_with_parent
 from ray.scripts.scripts import start as start_command
 from running import PATIENCE, until
 
@@ -55,7 +55,7 @@ class Nodes:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=with_its_parent,
+                preexec_fn=end_with_parent,
             )
         until(lambda: "Ray runtime started" in (self.folder / f"{name}.log").read_text(), self.started[name])
 
@@ -97,7 +97,7 @@ class Nodes:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            preexec_fn=with_its_parent,
+            preexec_fn=end_with_parent,
         )
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mortal import with_its_parent
+from child_processes import end_with_parent
 
 from fedraa.api import resume
 from fedraa.rundir.file_names import EVENTS
@@ -37,7 +37,7 @@ def started(out: Path, *flags: str, commits: int = 60) -> Iterator[subprocess.Po
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=with_its_parent,
+        preexec_fn=end_with_parent,
     )
     try:
         until(lambda: (out / EVENTS).exists() and (out / EVENTS).read_text().count('"commit"') >= commits, process)
@@ -47,6 +47,6 @@ def started(out: Path, *flags: str, commits: int = 60) -> Iterator[subprocess.Po
         process.wait()
 
 
-def resumed(directory: Path) -> None:
+def resume_to_end(directory: Path) -> None:
     """Resume the run to its end."""
     resume(directory, quiet=True)

@@ -19,7 +19,7 @@ SECONDS = 15.0
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_where_nobody_answers(scheme: str) -> None:
+def test_join_refuses_an_address_where_nothing_listens(scheme: str) -> None:
     started, address = time.monotonic(), f"{scheme}127.0.0.1:{free_port()}"
     with refuses("address", address, "ray start --head"):
         join_cluster(address)
@@ -27,7 +27,7 @@ def test_where_nobody_answers(scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_where_somebody_else_listens(scheme: str) -> None:
+def test_join_refuses_an_address_where_another_program_listens(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         started, address = time.monotonic(), f"{scheme}127.0.0.1:{silent.getsockname()[1]}"
         with refuses("address", address):
@@ -35,7 +35,7 @@ def test_where_somebody_else_listens(scheme: str) -> None:
     assert time.monotonic() - started < SECONDS
 
 
-def test_a_job_with_too_much_to_send(tmp_path: Path) -> None:
+def test_check_size_refuses_a_folder_over_the_limit_unless_git_ignores_it(tmp_path: Path) -> None:
     with (tmp_path / "data").open("wb") as stream:
         stream.truncate(MAX_JOB_BYTES + 1)  # takes no room on the disk
     with refuses("working_dir", str(tmp_path), ".gitignore"):

@@ -66,9 +66,11 @@ def run(out: Path, warm_workers: tuple[Any, ...] = (), **flags: Any) -> fl.Histo
         {"max_update_norm": "auto", "server_shards": 2},
         {"method": "fedavg", "rounds": 4, "updates": None, "gradient_transforms": (Wary(),)},
     ],
-    ids=["on shards", "own term"],
+    ids=["on shards", "custom gradient transform"],
 )
-def test_the_same_run_as_in_one_process(flags: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+def test_ray_quarantines_the_same_client_and_gives_the_same_run_as_one_process(
+    flags: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     local = run(tmp_path / "local", **{name: value for name, value in flags.items() if name != "server_shards"})
     same(run(tmp_path / "ray", warm_workers, **flags).directory, local)
     if "gradient_transforms" in flags:

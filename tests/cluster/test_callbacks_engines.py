@@ -1,4 +1,4 @@
-"""Callbacks on Ray run in the user's process, as without Ray, and end a run at the same bits."""
+"""Callbacks run in the user's process on every engine, and a run that they end has the same bits on every engine."""
 
 import json
 import os
@@ -68,7 +68,7 @@ class Records(Callback):
         self.calls.append(given)
 
 
-class LooksOn(Records):
+class NonBlockingRecords(Records):
     blocking = False
 
 
@@ -93,7 +93,7 @@ class FailAt(StopAt):
         return False
 
 
-class FailAtLooking(FailAt):
+class NonBlockingFailAt(FailAt):
     blocking = False
 
 
@@ -107,8 +107,8 @@ def same(histories: list[History]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("kind", [Records, LooksOn])
-def test_all_calls_are_the_same_on_every_engine(kind: type[Records], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Records, NonBlockingRecords])
+def test_callback_receives_the_same_calls_on_every_engine(kind: type[Records], tmp_path: Path) -> None:
     seen = {engine: kind() for engine in ("local", "ray 2")}
     histories = [run(experiment(tmp_path / engine, engine, updates=60), callbacks=[seen[engine]]) for engine in seen]
     assert len(seen["local"].calls) > 120
@@ -117,7 +117,7 @@ def test_all_calls_are_the_same_on_every_engine(kind: type[Records], tmp_path: P
 
 
 @pytest.mark.usefixtures("cluster")
-def test_rounds_are_the_same_on_every_engine_and_end_within_one(tmp_path: Path) -> None:
+def test_callback_stops_a_run_within_a_round_at_the_same_bits_on_every_engine(tmp_path: Path) -> None:
     flags: dict[str, Any] = {"method": "fedavg", "updates": None, "rounds": 9, "eval_every": 1}
     seen = {engine: Records() for engine in ("local", "ray 1")}
     histories = [
@@ -146,8 +146,8 @@ def test_a_callback_ends_a_run_at_the_same_bits_on_every_engine(callback: Callba
 
 
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize("failing", [pytest.param(FailAt, marks=pytest.mark.slow), FailAtLooking])
-def test_what_a_callback_raises_reaches_the_user_after_a_checkpoint(failing: type[FailAt], tmp_path: Path) -> None:
+@pytest.mark.parametrize("failing", [pytest.param(FailAt, marks=pytest.mark.slow), NonBlockingFailAt])
+def test_callback_error_reaches_the_user_after_a_checkpoint(failing: type[FailAt], tmp_path: Path) -> None:
     out = tmp_path / "run"
     updates = {"updates": 60 if failing is FailAt else 2000}
     with pytest.raises(ArithmeticError, match=r"^seven\b") as caught:
@@ -157,7 +157,7 @@ def test_what_a_callback_raises_reaches_the_user_after_a_checkpoint(failing: typ
     assert not (out / SUMMARY).exists()
     committed = sum(line["kind"] == "commit" for line in lines(out))
     assert (committed == 7) if failing is FailAt else (7 <= committed < 2000)
-    assert len(newest_first(out / CHECKPOINTS)) == 2  # the one at the start, and this one
+    assert len(newest_first(out / CHECKPOINTS)) == 2  # one from the start, and one from the error
     if failing is FailAt:
         here = run(experiment(tmp_path / "here", "local", checkpoint_every=None, **updates))
         same([resume(out), here])
@@ -165,7 +165,7 @@ def test_what_a_callback_raises_reaches_the_user_after_a_checkpoint(failing: typ
 
 @pytest.mark.linux
 @pytest.mark.usefixtures("cluster")
-def test_when_the_server_dies_callbacks_begin_again_and_end_the_run_where_they_would_have(tmp_path: Path) -> None:
+def test_callbacks_restart_after_a_server_death_and_end_the_run_as_before(tmp_path: Path) -> None:
     class KillsServer(Callback):
         blocking = False
         killed: tuple[int, ...] = ()
@@ -205,7 +205,7 @@ fl.run(fl.Experiment(**json.loads(sys.argv[1])), callbacks=[fl.EarlyStopping(pat
 
 @pytest.mark.linux
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray 1", marks=pytest.mark.slow)])
-def test_a_driver_killed_while_the_run_waits_for_it_leaves_nobody_and_resumes(engine: str, tmp_path: Path) -> None:
+def test_run_of_a_driver_killed_in_a_callback_leaves_no_server_and_resumes(engine: str, tmp_path: Path) -> None:
     undisturbed = run(experiment(tmp_path / "undisturbed", "local"), callbacks=[EarlyStopping(patience=9)])
     settings = SETTINGS | {"eval_every": 5, "out": str(tmp_path / "run")} | ENGINES[engine]
 

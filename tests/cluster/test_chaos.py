@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fed-raa", "scaffold"])
-def test_nothing_is_lost_in_chaos(method: str, tmp_path: Path) -> None:
+def test_runs_survive_kills_of_workers_server_and_driver(method: str, tmp_path: Path) -> None:
     rng, folders = np.random.default_rng(1), [tmp_path / name for name in ("workers", "server", "driver")]
     for folder in folders:
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Runs under several kinds of faults at once end with the bits and the log of the undisturbed run."""
+"""Runs under several simultaneous kinds of faults end with the bits and the log of the undisturbed run."""
 
 from pathlib import Path
 

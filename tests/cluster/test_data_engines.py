@@ -18,8 +18,8 @@ X, Y = RNG.standard_normal((90, 3, 8, 8)).astype(np.float32), np.arange(90) % 3
 TEST = (X[:20], Y[:20])
 
 
-def own() -> tuple[Any, Any]:
-    """Return a dataset and a function that Ray sends by value, as if a script defined them."""
+def custom_data() -> tuple[Any, Any]:
+    """Return a custom dataset and a function that makes the samples of a client. Ray sends both by value."""
 
     class Pairs(torch.utils.data.Dataset[Any]):
         def __len__(self) -> int:
@@ -46,7 +46,7 @@ def files(folder: Path) -> str:
 )
 def test_every_engine_trains_on_the_same_samples(case: str, warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     owners = (np.arange(90) % 4).tolist()
-    pairs, made = own()
+    pairs, made = custom_data()
 
     def numbers(client: int) -> Any:
         x, _ = made(client)

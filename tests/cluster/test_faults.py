@@ -101,11 +101,11 @@ def test_workers_that_die_freeze_and_hang_are_replaced(undisturbed: History, tmp
     """A task has no time limit before others have ended. Here the test sets a limit for the task that hangs."""
     hangs = threading.Event()
 
-    class Patient(HangDetector):
+    class LimitForHangingTask(HangDetector):
         def bound(self, kind: str, work: float) -> float:
             return 5.0 if (tmp_path / f"{ANY} 9").exists() and not hangs.is_set() else 3600.0
 
-    class Once(RayExecutor):
+    class RecordsHang(RayExecutor):
         def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
             if cause.startswith("worker hung"):
                 hangs.set()
@@ -116,9 +116,9 @@ def test_workers_that_die_freeze_and_hang_are_replaced(undisturbed: History, tmp
         trial(),
         tmp_path / "run",
         faulty(plan, tmp_path),
-        Once,
+        RecordsHang,
         workers=1,
-        hang_detector=Patient(),
+        hang_detector=LimitForHangingTask(),
         heartbeat=Heartbeat(every=0.2, bound=2.0),
     )
     same(history.directory, undisturbed)
@@ -147,16 +147,16 @@ def test_a_worker_that_freezes_after_other_tasks_is_replaced(undisturbed: Histor
 
 
 @pytest.mark.slow
-def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(undisturbed: History, tmp_path: Path) -> None:
-    def die_and_tell() -> None:
+def test_run_continues_without_a_worker_that_died_three_times(undisturbed: History, tmp_path: Path) -> None:
+    def record_death_and_die() -> None:
         (tmp_path / f"death of {os.getpid()}").touch()
         die()
 
-    def wait_for_deaths() -> None:  # a worker that starts again gets what the other leaves
+    def wait_for_deaths() -> None:  # so that the other worker starts again and gets tasks
         while len(list(tmp_path.glob("death*"))) < 3:
             time.sleep(0.01)
 
-    everything = {(0, task): die_and_tell for task in range(EVALUATION, 100)}
+    everything = {(0, task): record_death_and_die for task in range(EVALUATION, 100)}
     everything |= {(1, task): wait_for_deaths for task in range(EVALUATION, 100)}
     history = execute(trial(), tmp_path / "run", faulty(everything))
     same(history.directory, undisturbed)
@@ -166,7 +166,7 @@ def test_a_worker_that_keeps_dying_is_given_up_and_the_others_go_on(undisturbed:
     assert {line["worker"] for line in faults(history)} == {0}
 
 
-def test_with_no_worker_left_the_run_fails_and_can_be_gone_on_with(
+def test_run_without_workers_fails_and_can_be_resumed(
     undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
     from_task_15 = {(ANY, task): die for task in range(15, 100)}
@@ -178,9 +178,7 @@ def test_with_no_worker_left_the_run_fails_and_can_be_gone_on_with(
     same(history.directory, undisturbed)
 
 
-def test_a_task_that_always_errs_is_tried_twice_and_then_dropped_for_its_error(
-    warm_workers: tuple[Any, ...], tmp_path: Path
-) -> None:
+def test_task_that_always_fails_is_dropped_after_two_attempts(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     history = execute_warm(warm_workers, trial(), tmp_path, faulty({(ANY, 7): err}))
     assert [(line["task"], line["action"]) for line in faults(history)] == [(7, "retry")]
     (drop,) = (line for line in history.lines() if line["kind"] == "drop")
@@ -189,7 +187,7 @@ def test_a_task_that_always_errs_is_tried_twice_and_then_dropped_for_its_error(
     assert (history.summary["dropped"], history.summary["quarantined"]) == (1, [])
 
 
-def test_a_worker_that_cannot_start_says_why(tmp_path: Path) -> None:
+def test_run_error_contains_the_reason_why_a_worker_cannot_start(tmp_path: Path) -> None:
     class Unable(Worker):
         def __init__(self, *arguments: Any) -> None:
             raise ValueError("device: there is none")
@@ -209,17 +207,17 @@ def test_on_the_wall_clock_no_update_is_lost_or_applied_twice(tmp_path: Path) ->
     assert sorted(line["task"] for line in faults(history)) == [3, 8]
 
 
-def test_poison_is_refused_and_the_task_given_again(
+def test_update_with_nan_is_refused_and_its_task_is_sent_again(
     undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    class Poisonous(Worker):
+    class NanWorker(Worker):
         def train(self, work: list[Work]) -> list[Update]:
             [update] = super().train(work)
             if update.task in (4, 11) and first(tmp_path / str(update.task)):
                 update.params[update.task] = np.nan
             return [update]
 
-    history = execute_warm(warm_workers, trial(), tmp_path / "run", Poisonous)
+    history = execute_warm(warm_workers, trial(), tmp_path / "run", NanWorker)
     same(history.directory, undisturbed)
     assert [(line["task"], line["error"]) for line in faults(history)] == [
         (task, "update refused: params hold 1 values that are not finite") for task in (4, 11)

@@ -24,7 +24,7 @@ FLAGS: dict[str, Any] = {
 }
 
 
-def story(history: History) -> list[dict[str, Any]]:
+def dispatches_and_commits(history: History) -> list[dict[str, Any]]:
     """Return the dispatches and commits of a run, which do not depend on the speed of workers."""
     kinds = ("dispatch", "commit")
     return [
@@ -39,13 +39,13 @@ def test_two_workers_and_two_shards_make_the_same_run_as_one_process(
 ) -> None:
     here = run(engine="local", out=tmp_path / "here", **FLAGS)
     there = run_warm(warm_workers, tmp_path / "there", server_shards=2, **FLAGS)
-    assert story(here) == story(there)
+    assert dispatches_and_commits(here) == dispatches_and_commits(there)
     assert here.evals["accuracy"].tolist() == there.evals["accuracy"].tolist()
     assert here.summary["model_sha256"] == there.summary["model_sha256"]
 
 
 @pytest.mark.slow
-def test_a_run_on_shards_is_extended(tmp_path: Path) -> None:
+def test_extended_run_on_shards_equals_a_longer_local_run(tmp_path: Path) -> None:
     there = run(workers=2, server_shards=2, checkpoint_every=10, out=tmp_path / "there", **FLAGS)
     longer = run(engine="local", out=tmp_path / "longer", **FLAGS | {"updates": 40})
     assert resume(there.directory, updates=40).summary["model_sha256"] == longer.summary["model_sha256"]

@@ -1,4 +1,4 @@
-"""The CPU time of fedraa is near that of bare loops. Both are measured alternately, because other programs run."""
+"""fedraa needs little more CPU time than bare loops. Both are measured alternately, because other programs run."""
 
 import pytest
 

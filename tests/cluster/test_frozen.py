@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import FIELDS, PATIENCE, resumed, started, until
+from running import FIELDS, PATIENCE, resume_to_end, started, until
 from same_run import same
 
 from actors.cluster import engine
@@ -58,7 +58,7 @@ class Freeze(Callback):
         pytest.param("ray::DataHost", {"data_on_nodes": True}, marks=pytest.mark.slow),
     ],
 )
-def test_who_freezes_is_as_good_as_dead(
+def test_frozen_actor_counts_as_dead_and_the_run_keeps_its_bits(
     frozen: str, changes: dict[str, Any], undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "HEARTBEAT", Heartbeat(every=0.5, bound=3.0))
@@ -71,16 +71,18 @@ def test_who_freezes_is_as_good_as_dead(
     same(tmp_path / "run", undisturbed)
 
 
-def below(process: subprocess.Popen[str], name: str) -> int:
+def descendant_pid(process: subprocess.Popen[str], name: str) -> int:
     return next(pid for pid in list_descendants(process.pid) if name in process_title(pid))
 
 
 @pytest.mark.linux
 @pytest.mark.slow
 @pytest.mark.parametrize("dies", [RAYLET, GCS])
-def test_the_run_goes_on_with_a_new_cluster(dies: str, undisturbed: History, tmp_path: Path) -> None:
+def test_run_continues_on_a_new_cluster_after_a_process_of_ray_dies(
+    dies: str, undisturbed: History, tmp_path: Path
+) -> None:
     with started(tmp_path / "run", *QUIETLY, "--restarts", "1") as process:
-        os.kill(below(process, dies), signal.SIGKILL)
+        os.kill(descendant_pid(process, dies), signal.SIGKILL)
         said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
     same(tmp_path / "run", undisturbed)
@@ -89,17 +91,19 @@ def test_the_run_goes_on_with_a_new_cluster(dies: str, undisturbed: History, tmp
 @pytest.mark.linux
 @pytest.mark.slow
 @pytest.mark.parametrize(("dies", "name"), [(RAYLET, "raylet"), (GCS, "GCS")])
-def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undisturbed: History, tmp_path: Path) -> None:
+def test_dead_cluster_ends_the_run_with_an_error_and_the_run_can_be_resumed(
+    dies: str, name: str, undisturbed: History, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     with started(out, *QUIETLY) as process:
-        os.kill(below(process, dies), signal.SIGKILL)
+        os.kill(descendant_pid(process, dies), signal.SIGKILL)
         said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert said.splitlines()[-1].startswith(f"fedraa: cluster: Ray's {name} ")
     assert said.endswith(f"fedraa resume {out}\n")
     # Users must not see the output of Ray.
     assert "raylet)" not in said
-    resumed(out)
+    resume_to_end(out)
     same(out, undisturbed)
 
 
@@ -108,7 +112,7 @@ def test_a_dead_cluster_ends_a_run_in_one_sentence(dies: str, name: str, undistu
 def test_ctrl_c_ends_a_run_whose_server_is_frozen(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, *QUIETLY) as process:
-        server = below(process, SERVER)
+        server = descendant_pid(process, SERVER)
         os.kill(server, signal.SIGSTOP)
         process.send_signal(signal.SIGINT)
         pressed = time.monotonic()
@@ -118,5 +122,5 @@ def test_ctrl_c_ends_a_run_whose_server_is_frozen(undisturbed: History, tmp_path
     assert "last checkpoint" in said
     assert said.endswith(f": fedraa resume {out}\n")
     assert not Path("/proc", str(server)).exists()
-    resumed(out)
+    resume_to_end(out)
     same(out, undisturbed)

@@ -34,35 +34,35 @@ def trial(**changes: Any) -> RunSpec:
     )
 
 
-def once(happens: Callable[[], None], mark: Path) -> type[Worker]:
+def failing_once(happens: Callable[[], None], mark: Path) -> type[Worker]:
     """Return a class of workers, one of which fails once, during the first call of several tasks."""
 
-    class Unlucky(Worker):
+    class FailingWorker(Worker):
         def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
             if len(jobs) > 1 and first(mark):
                 super().train_all(jobs[:1], *shared_args)
                 happens()
             return super().train_all(jobs, *shared_args)
 
-    return Unlucky
+    return FailingWorker
 
 
 @pytest.mark.parametrize(
-    ("happens", "what"),
+    ("happens", "message"),
     [
         (die, "worker died"),
         pytest.param(err, "ArithmeticError: seven is not eight", marks=pytest.mark.slow),
     ],
 )
-def test_each_task_of_a_group_that_came_to_nothing_goes_again(
-    happens: Callable[[], None], what: str, tmp_path: Path
+def test_tasks_of_a_failed_call_are_sent_again_in_separate_calls(
+    happens: Callable[[], None], message: str, tmp_path: Path
 ) -> None:
     undisturbed = run(Experiment(**trial().experiment.model_dump() | {"engine": "local", "out": tmp_path / "local"}))
-    history = execute(trial(), tmp_path / "run", once(happens, tmp_path / "mark"), workers=1)
+    history = execute(trial(), tmp_path / "run", failing_once(happens, tmp_path / "mark"), workers=1)
     same(history.directory, undisturbed)
     [fault] = faults(history)
     assert (fault["task"], fault["action"]) == (None, "none")
-    assert str(fault["error"]).startswith(what)
+    assert str(fault["error"]).startswith(message)
     assert str(fault["error"]).endswith("is sent again in a separate call")
 
 
@@ -70,7 +70,7 @@ def task(client: int, params: np.ndarray | SharedBuffer, **arrays: Any) -> Task:
     return Task(client, client, 0, 0, 0, 0, (), params, 0.1, 1.0, **arrays)
 
 
-def test_an_array_is_put_once_and_small_ones_travel_inside() -> None:
+def test_serializer_stores_a_large_array_once_and_sends_small_arrays_inline() -> None:
     rng = np.random.default_rng(0)
     dataset = Dataset(
         "rows",

@@ -21,7 +21,7 @@ UPDATES = 3000
 
 @pytest.mark.linux
 @pytest.mark.parametrize("client", [False, True])
-def test_the_run_ends_in_one_sentence_and_goes_on(client: bool, tmp_path: Path) -> None:
+def test_dead_head_ends_the_run_with_an_error_and_the_run_resumes_locally(client: bool, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with nodes() as cluster:
         cluster.join("one", {})

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from running import FIELDS, PATIENCE, resumed, started, until
+from running import FIELDS, PATIENCE, resume_to_end, started, until
 from same_run import same
 
 from benchmarks.system.processes import list_descendants, process_title
@@ -28,7 +28,7 @@ def interrupt(process: subprocess.Popen[str]) -> None:
     os.killpg(process.pid, signal.SIGINT)
 
 
-def gone(processes: list[int]) -> bool:
+def have_ended(processes: list[int]) -> bool:
     """Return True if these processes have ended, or are about to be ended by Ray's reaper."""
     return not any(process_title(process) for process in processes)
 
@@ -41,7 +41,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
 @pytest.mark.linux
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("engine", ["local", "ray"])
-def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: History, tmp_path: Path) -> None:
+def test_ctrl_c_leaves_a_checkpoint_but_no_processes_or_partial_files(
+    engine: str, undisturbed: History, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     memory = set(Path("/dev/shm").iterdir())
     with started(out, "--updates", str(UPDATES), "--engine", engine) as process:
@@ -51,46 +53,48 @@ def test_ctrl_c_leaves_a_checkpoint_and_nothing_else(engine: str, undisturbed: H
         assert process.returncode == 130
         assert "with a checkpoint" in said
         assert said.strip().endswith(f": fedraa resume {out}")
-        until(lambda: gone(below))
+        until(lambda: have_ended(below))
     assert set(Path("/dev/shm").iterdir()) <= memory
     files = ["checkpoints", "config.json", "evals.csv", "events.jsonl", "partition.npz"]
     assert sorted(path.name for path in out.iterdir()) == files
     assert not list(out.rglob("*.partial"))
-    resumed(out)
+    resume_to_end(out)
     same(out, undisturbed)
 
 
 @pytest.mark.linux
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
-def test_the_second_ctrl_c_ends_at_once(engine: str, undisturbed: History, tmp_path: Path) -> None:
+def test_second_ctrl_c_ends_the_run_without_partial_files_and_it_resumes(
+    engine: str, undisturbed: History, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     with started(out, "--updates", str(UPDATES), "--engine", engine) as process:
         below = list_descendants(process.pid)
         interrupt(process)
         interrupt(process)
         assert process.wait(timeout=PATIENCE) == 130
-        until(lambda: gone(below))
+        until(lambda: have_ended(below))
     assert not list(out.rglob("*.partial"))
-    resumed(out)
+    resume_to_end(out)
     same(out, undisturbed)
 
 
 @pytest.mark.linux
 @pytest.mark.slow
-def test_a_killed_driver_takes_its_cluster_with_it_and_the_run_goes_on(undisturbed: History, tmp_path: Path) -> None:
+def test_cluster_of_a_killed_driver_ends_and_the_run_resumes(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, "--updates", str(UPDATES), "--engine", "ray") as process:
         below = list_descendants(process.pid)
         process.kill()
         process.wait()
-        resumed(out)
-        until(lambda: gone(below))
+        resume_to_end(out)
+        until(lambda: have_ended(below))
     same(out, undisturbed)
 
 
 @pytest.mark.linux
 @pytest.mark.slow
-def test_a_killed_server_starts_again_by_itself(undisturbed: History, tmp_path: Path) -> None:
+def test_killed_server_restarts_and_the_run_keeps_its_bits(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with started(out, "--updates", str(UPDATES), "--engine", "ray") as process:
         (server,) = [

@@ -21,7 +21,7 @@ def test_kept_state_gives_the_same_run_on_shards(warm_workers: tuple[Any, ...], 
     check_same_files(warm_workers, tmp_path, **fields, server_shards=2)
 
 
-def test_kept_state_gives_the_same_run_in_stacks(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+def test_kept_state_gives_the_same_run_in_vmap_batches(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     fields = {**FIELDS, **KEPT, "method": "ra-fed", "rounds": 3, "vmap_batch": 3}
     check_same_files(warm_workers, tmp_path, **fields)
 

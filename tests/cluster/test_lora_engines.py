@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 
 
 @pytest.mark.parametrize(("method", "limit"), [("fed-raa", {"updates": 12}), ("flora", {"rounds": 3})])
-def test_ray_gives_the_same_run(
+def test_model_with_adapters_gives_the_same_run_on_ray(
     method: str, limit: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from mortal import with_its_parent
+from child_processes import end_with_parent
 from running import FIELDS, FLAGS, PATIENCE
 from same_run import same
 
@@ -23,7 +23,9 @@ UPDATES = 60
 
 
 @pytest.mark.parametrize(("percent", "flags"), [(5, ()), (10, ("--server-shards", "2"))])
-def test_a_lost_call_is_no_death(percent: int, flags: tuple[str, ...], tmp_path: Path) -> None:
+def test_lost_messages_are_not_reported_as_faults_and_change_no_bit(
+    percent: int, flags: tuple[str, ...], tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "fedraa", "run", *FLAGS, "--updates", str(UPDATES), "--workers", "2", *flags]
     ended = subprocess.run(
@@ -32,7 +34,7 @@ def test_a_lost_call_is_no_death(percent: int, flags: tuple[str, ...], tmp_path:
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        preexec_fn=with_its_parent,
+        preexec_fn=end_with_parent,
     )
     assert ended.returncode == 0, ended.stderr
     assert not [line for line in History(out).lines() if line["kind"] == "fault"]
@@ -51,7 +53,7 @@ def test_a_call_that_never_begins_is_repeated_within_a_minute(tmp_path: Path) ->
         capture_output=True,
         text=True,
         timeout=PATIENCE,
-        preexec_fn=with_its_parent,
+        preexec_fn=end_with_parent,
     )
     assert ended.returncode == 0, ended.stderr
     [fault] = [line for line in History(out).lines() if line["kind"] == "fault"]

@@ -24,7 +24,7 @@ def task(number: int, params: SharedBuffer) -> Task:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
-def test_what_is_shared_is_put_once_however_many_carry_it() -> None:
+def test_shared_buffer_is_stored_once_for_all_tasks_that_carry_it() -> None:
     blocks = Blocks(np.array([0, 1]), np.array([0, 1]), [(ray.put(np.zeros(1)), ray.put(np.zeros(1)))])
     serializer = TaskSerializer()
     assert serializer.share(PARAMS[:10]).values.base is PARAMS
@@ -56,23 +56,23 @@ print(next(line.split()[1] for line in open("/proc/self/status") if line.startsw
 """
 
 
-def held() -> int:
+def private_bytes() -> int:
     """Return the private bytes of a process after two large blocks were allocated and freed."""
     return 1024 * int(subprocess.run([sys.executable, "-c", HOLD], capture_output=True, text=True, check=True).stdout)
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library has other ways")
-def test_large_blocks_go_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these tunables")
+def test_freed_large_blocks_return_to_the_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(memory.TUNABLES, raising=False)
     (tmp_path / "enabled").write_text("always [madvise] never\n")
     monkeypatch.setattr(memory, "HUGE_PAGES", tmp_path / "enabled")
-    without = held()
+    without = private_bytes()
     with memory.return_freed_memory():
-        assert held() < without - 0.9 * BLOCK
+        assert private_bytes() < without - 0.9 * BLOCK
     assert memory.TUNABLES not in os.environ
 
 
-def test_users_tunables_and_kernels_without_huge_pages_are_left_alone(
+def test_tunables_stay_unchanged_if_the_user_sets_them_or_huge_pages_are_off(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(memory.TUNABLES, "glibc.malloc.check=0")

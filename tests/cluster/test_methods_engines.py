@@ -71,7 +71,7 @@ def experiment(method: str, model: str, **fields: Any) -> Experiment:
     )
 
 
-def in_one_process() -> list[Any]:
+def local_cases() -> list[Any]:
     short = [(method, "mlp") for method in (*METHODS, *CROSSED_IN_SHORT, *PERSONAL)]
     short += [(name, "cnn") for name in CNN_IN_SHORT]
     return [
@@ -81,8 +81,8 @@ def in_one_process() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("method", "model"), in_one_process())
-def test_it_runs(method: str, model: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "model"), local_cases())
+def test_method_trains_every_client_and_its_log_is_consistent(method: str, model: str, tmp_path: Path) -> None:
     """Two rounds, or an equal number of tasks: each client gets work, and the trained model is finite.
 
     Every decision, weight and time in the log follows from the earlier lines and the rules of the method.
@@ -98,7 +98,7 @@ def test_it_runs(method: str, model: str, tmp_path: Path) -> None:
     assert "consistent" in replay(tmp_path / "run")
 
 
-def on_ray(model: str) -> list[Any]:
+def ray_cases(model: str) -> list[Any]:
     return [
         pytest.param(model, method, marks=[] if method in ON_RAY[model] else [pytest.mark.slow]) for method in EVERY
     ]
@@ -106,8 +106,10 @@ def on_ray(model: str) -> list[Any]:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cluster")
-@pytest.mark.parametrize(("model", "method"), on_ray("mlp") + on_ray("cnn"))
-def test_ray_gives_the_same_run(model: str, method: str, warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("model", "method"), ray_cases("mlp") + ray_cases("cnn"))
+def test_method_gives_the_same_run_on_ray(
+    model: str, method: str, warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     here = run(experiment(method, model, engine="local", out=tmp_path / "local"))
     there = execute_warm(warm_workers, build_run(experiment(method, model)), tmp_path / "ray")
     assert lines(there.directory) == lines(here.directory)

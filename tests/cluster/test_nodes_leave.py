@@ -15,7 +15,7 @@ import yaml
 from nodes import nodes
 from running import PATIENCE, until
 from same_run import same
-from test_real_cluster import FLAGS, commits, here
+from test_real_cluster import FLAGS, commits, run_locally
 
 from fedraa.rundir.history import History
 
@@ -25,7 +25,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
-def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path: Path) -> None:
+def test_run_continues_on_new_nodes_after_all_initial_nodes_are_lost(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with nodes() as cluster:
         cluster.join("one", {})
@@ -45,7 +45,7 @@ def test_every_node_of_the_start_is_lost_and_the_run_goes_on_on_others(tmp_path:
     # A run continues without workers that have not started. On a busy machine the second worker may not have started.
     gone = [line for line in History(out).lines() if line["kind"] == "fault" and GONE.match(str(line["error"]))]
     assert {line["worker"] for line in gone} == {0, 1}
-    same(out, here(tmp_path / "here", 2500))
+    same(out, run_locally(tmp_path / "here", 2500))
 
 
 def test_jobs_of_the_slurm_script_share_a_node_and_are_resumed(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_jobs_of_the_slurm_script_share_a_node_and_are_resumed(tmp_path: Path) -
     flags = ("run", *FLAGS, "--updates", "40", "--workers", "2", "--out")
     end([start(job, *flags, str(out)) for job, out in enumerate(outs)])
     end([start(0, "resume", str(outs[0]), "--updates", "60")])
-    same(outs[0], here(tmp_path / "here", 60))
-    same(outs[1], here(tmp_path / "shorter", 40))
+    same(outs[0], run_locally(tmp_path / "here", 60))
+    same(outs[1], run_locally(tmp_path / "shorter", 40))
 
 
 def test_the_job_of_kubernetes_runs_on_a_cluster(tmp_path: Path) -> None:

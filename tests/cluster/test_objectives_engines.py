@@ -30,7 +30,9 @@ class Masked(nn.Module):
         return {"logits": self.head(torch.relu(self.hidden(self.embed(tokens) * mask.unsqueeze(-1))))}
 
 
-def test_a_next_token_of_masked_inputs_is_the_same_run_on_ray(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+def test_next_token_model_with_masked_inputs_gives_the_same_run_on_ray(
+    warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     rows = (np.random.default_rng(0).integers(0, 7, (120, 1)) + np.arange(7)) % 7
     x = {"tokens": rows[:, :-1], "mask": rows[:, :-1] != 3}
     split = [{name: part[where] for name, part in x.items()} for where in (slice(90), slice(90, None))]

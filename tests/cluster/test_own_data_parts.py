@@ -64,7 +64,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
+def test_custom_components_of_a_script_give_the_same_run_on_both_engines(runs: Path) -> None:
     histories = {name: History(runs / name) for name in ("local", "ray")}
     first = histories["local"]
     assert list(first.evals.columns[-2:]) == ["top", "sure"]
@@ -83,13 +83,13 @@ def test_a_script_s_own_parts_run_alike_everywhere(runs: Path) -> None:
     assert experiment["compute"] == "__main__:devices"
 
 
-def test_what_needs_no_code_of_theirs_reads_such_runs(runs: Path, tmp_path: Path) -> None:
+def test_report_needs_no_code_of_custom_components(runs: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert main(["report", str(runs / "local"), "--out", str(page), "--theme", "light"]) == 0
     assert "sure" in page.read_text()
 
 
-def test_an_own_metric_that_fails_on_a_worker_ends_the_run_with_its_name(cluster: None, tmp_path: Path) -> None:
+def test_error_of_a_metric_that_fails_on_a_worker_names_the_metric(cluster: None, tmp_path: Path) -> None:
     def late(outputs: Tensor, labels: Tensor) -> object:
         """A metric that works for the small batches of the check before the start, and fails for a whole test set."""
         return labels if len(labels) < 100 else 0.5

@@ -53,7 +53,7 @@ FIELDS = {
     "trimmed": ["aggregator"],
     "rounds": ["compress", "gradient_transforms", "submodel", "participation", "server_optimizer"],
 }
-BELIEVED = {"LowestLoss", "gentle", "ByClient", "TrimmedMean", "Signs", "Window", "AllButOne", "Slowing"}
+UNCHECKED = {"LowestLoss", "gentle", "ByClient", "TrimmedMean", "Signs", "Window", "AllButOne", "Slowing"}
 STOPS = {"scheduled": ["--callbacks", "my_ext:Enough(bound=0.9)"]}
 FILE = """
 method = "fed-raa"
@@ -72,7 +72,7 @@ by_chance = 0.3
 """
 
 
-def but(*quick: str) -> list[Any]:
+def mark_slow_except(*quick: str) -> list[Any]:
     """Return all ways to run the script; those that are not `quick` are marked slow."""
     return [pytest.param(name, marks=[] if name in quick else [pytest.mark.slow]) for name in NAMES]
 
@@ -106,7 +106,7 @@ def command(folder: Path, words: list[str]) -> str:
     return done.stdout
 
 
-def killed(folder: Path, words: list[str], out: str, commits: int = 90) -> None:
+def run_and_kill(folder: Path, words: list[str], out: str, commits: int = 90) -> None:
     """Run the command, and kill its driver when the log in `out` has this number of commits."""
     process = subprocess.Popen(words, cwd=folder, env=environment())
     log, give_up = folder / out / "events.jsonl", time.monotonic() + 120
@@ -119,16 +119,16 @@ def killed(folder: Path, words: list[str], out: str, commits: int = 90) -> None:
     assert not (folder / out / "summary.json").exists()
 
 
-def recorded(folder: Path, out: str) -> str:
+def recorded_experiment(folder: Path, out: str) -> str:
     return json.dumps(json.loads((folder / out / "config.json").read_text())["experiment"])
 
 
-@pytest.mark.parametrize("name", but("scheduled"))
-def test_a_killed_script_is_gone_on_with_by_giving_its_parts_again(
+@pytest.mark.parametrize("name", mark_slow_except("scheduled"))
+def test_killed_script_resumes_if_it_passes_its_custom_components_again(
     folder: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = f"killed-{name}"
-    killed(folder, [*SCRIPT, "run", out, name, "engine=local"], out)
+    run_and_kill(folder, [*SCRIPT, "run", out, name, "engine=local"], out)
     monkeypatch.chdir(folder)
     assert main(["resume", out]) == 2
     said = capsys.readouterr().err
@@ -140,12 +140,12 @@ def test_a_killed_script_is_gone_on_with_by_giving_its_parts_again(
     same(folder / out, in_one_process(folder, name))
 
 
-@pytest.mark.parametrize("name", but())
-def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("name", mark_slow_except())
+def test_replay_report_and_plan_name_the_custom_components(folder: Path, name: str) -> None:
     in_one_process(folder, name)
     said = command(folder, [*FEDRAA, "replay", f"local-{name}"])
     command(folder, [*FEDRAA, "report", f"local-{name}", "--out", f"{name}.html"])
-    page, config = (folder / f"{name}.html").read_text(), recorded(folder, f"local-{name}")
+    page, config = (folder / f"{name}.html").read_text(), recorded_experiment(folder, f"local-{name}")
     plan = command(folder, [*FEDRAA, "plan", *COMMON, *FLAGS[name].split()])
     assert "consistent" in said
     for part in PARTS[name]:
@@ -153,40 +153,44 @@ def test_what_reads_a_run_names_its_parts(folder: Path, name: str) -> None:
         assert part in page
         assert f"my_ext:{part}" in plan
         # Replay cannot check these components, because the log lacks their decisions.
-        assert bool(re.search(rf"__main__:{part} .*not checked", said)) == (part in BELIEVED)
+        assert bool(re.search(rf"__main__:{part} .*not checked", said)) == (part in UNCHECKED)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", NAMES)
-def test_parts_of_a_script_run_alike_on_ray(folder: Path, name: str, workers: int) -> None:
+def test_custom_components_of_a_script_give_the_same_run_on_ray(folder: Path, name: str, workers: int) -> None:
     out = f"ray-{name}-{workers}"
     command(folder, [*SCRIPT, "run", out, name, "engine=ray", f"workers={workers}"])
     same(folder / out, in_one_process(folder, name))
 
 
 @pytest.mark.slow
-def test_a_file_with_parts_by_their_path_is_killed_on_ray_and_resumed(folder: Path) -> None:
+def test_killed_run_of_a_file_with_component_paths_resumes_on_ray(folder: Path) -> None:
     words = [*FEDRAA, "run", "--config", "mine.toml", *COMMON, *STOPS["scheduled"], "--updates", "1600"]
-    killed(folder, [*words, "--workers", "2", "--out", "file"], "file")
+    run_and_kill(folder, [*words, "--workers", "2", "--out", "file"], "file")
     command(folder, [*FEDRAA, "resume", "file", *STOPS["scheduled"], "--trust", "--quiet"])
     same(folder / "file", in_one_process(folder, "scheduled"))
     for part in ("my_ext:LowestLoss", "my_ext:gentle", "my_ext:ByParity(by_chance=0.3)", "my_ext:Top(k=3)"):
-        assert part in recorded(folder, "file")
+        assert part in recorded_experiment(folder, "file")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_command_with_parts_by_their_path_is_killed_and_resumed(folder: Path, name: str) -> None:
+def test_killed_command_with_component_paths_can_be_resumed(folder: Path, name: str) -> None:
     words = [*FEDRAA, "run", *COMMON, *FLAGS[name].split(), *STOPS.get(name, []), "--engine", "local"]
-    killed(folder, [*words, "--out", f"flags-{name}"], f"flags-{name}")
+    run_and_kill(folder, [*words, "--out", f"flags-{name}"], f"flags-{name}")
     command(folder, [*FEDRAA, "resume", f"flags-{name}", *STOPS.get(name, []), "--trust", "--quiet"])
     same(folder / f"flags-{name}", in_one_process(folder, name))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_script_on_ray_is_killed_and_resumed(folder: Path, name: str) -> None:
-    killed(folder, [*SCRIPT, "run", f"ray-killed-{name}", name, "engine=ray", "workers=2"], f"ray-killed-{name}")
+def test_killed_script_on_ray_can_be_resumed(folder: Path, name: str) -> None:
+    run_and_kill(
+        folder,
+        [*SCRIPT, "run", f"ray-killed-{name}", name, "engine=ray", "workers=2"],
+        f"ray-killed-{name}",
+    )
     command(folder, [*SCRIPT, "resume", f"ray-killed-{name}", name])
     same(folder / f"ray-killed-{name}", in_one_process(folder, name))

@@ -80,7 +80,7 @@ local
 
 
 @pytest.mark.slow
-def test_parts_of_a_notebook_run_alike_and_go_on(tmp_path: Path) -> None:
+def test_notebook_components_give_the_same_run_on_both_engines_and_resume(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.strip()) for cell in CELLS])
     client = NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}})
     client.execute()  # raises what a cell raises

@@ -38,8 +38,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
     return run(experiment(engine="local", out=tmp_path_factory.mktemp("undisturbed")))
 
 
-def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Path) -> None:
-    class Telling(Worker):
+def test_clients_of_a_tier_train_on_the_worker_group_of_the_tier(undisturbed: History, tmp_path: Path) -> None:
+    class RecordingWorker(Worker):
         def train(self, work: list[Work]) -> list[Update]:
             (tmp_path / f"{self.number} trained {work[0].task.client}").touch()
             return super().train(work)
@@ -47,13 +47,13 @@ def test_a_tier_is_trained_by_its_own_workers(undisturbed: History, tmp_path: Pa
     trial = experiment(compute="1:0.25,3:0.75")
     groups = (parse_group("1:CPU=1"), parse_group("1:CPU=0.5,memory=1000000"))
     owners = group_of_clients(groups, trial.compute, trial.clients)
-    execute(build_run(trial), tmp_path / "run", Telling, groups=groups, group_of=owners)
+    execute(build_run(trial), tmp_path / "run", RecordingWorker, groups=groups, group_of=owners)
     told = sorted(path.name for path in tmp_path.glob("* trained *"))
     assert told == ["0 trained 0", "1 trained 1", "1 trained 2", "1 trained 3"]
 
 
 @pytest.mark.slow
-def test_who_does_not_fit_is_waited_for_while_the_others_work(
+def test_run_proceeds_with_a_warning_while_a_worker_waits_for_resources(
     undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(follower, "START_WARNING_SECONDS", 0.0)
@@ -65,7 +65,9 @@ def test_who_does_not_fit_is_waited_for_while_the_others_work(
     assert re.search(r"workers: \d of 4 .* 1 CPU or 5 CPU", caplog.text)
 
 
-def test_nodes_read_the_data_themselves(undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_read_the_data_and_the_driver_sends_none(
+    undisturbed: History, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The driver sends no data.
     monkeypatch.delattr(engine, "put_blocks")
     same(run(experiment(data_on_nodes=True, workers=1, out=tmp_path / "run")).directory, undisturbed)
@@ -78,7 +80,7 @@ def test_a_node_with_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.M
         run(experiment(data_on_nodes=True, workers=1, out=tmp_path / "run"))
 
 
-def test_the_servers_node_must_be_there_and_have_the_memory() -> None:
+def test_server_node_must_exist_and_have_enough_memory() -> None:
     (node,) = [node for node in ray.nodes() if node["Alive"]]
     assert find_node(node["NodeID"]) == find_node("CPU") == node
     with refuses("server_node", got="mars"):

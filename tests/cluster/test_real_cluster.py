@@ -39,10 +39,10 @@ def joined() -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> History:
-    return here(tmp_path_factory.mktemp("undisturbed"), 60)
+    return run_locally(tmp_path_factory.mktemp("undisturbed"), 60)
 
 
-def here(out: Path, updates: int) -> History:
+def run_locally(out: Path, updates: int) -> History:
     flags = {"hidden": (8,), "clients": 4, "local_steps": 2, "checkpoint_every": 50}
     return run(Experiment(**flags, updates=updates, engine="local", out=out))
 
@@ -52,7 +52,9 @@ def commits(directory: Path) -> int:
     return log.read_text().count('"commit"') if log.exists() else 0
 
 
-def test_a_job_streams_its_log_and_leaves_a_run_to_fetch(joined: Nodes, undisturbed: History, tmp_path: Path) -> None:
+def test_submitted_job_prints_its_log_and_its_run_can_be_fetched(
+    joined: Nodes, undisturbed: History, tmp_path: Path
+) -> None:
     there, out = joined.folder / "job", tmp_path / "fetched"
     flags = [flag for flag in FLAGS if flag != "--quiet"]
     dashboard = f"http://127.0.0.1:{joined.dashboard}"
@@ -68,7 +70,7 @@ def test_a_job_streams_its_log_and_leaves_a_run_to_fetch(joined: Nodes, undistur
 
 
 @pytest.mark.slow
-def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(joined: Nodes, tmp_path: Path) -> None:
+def test_status_metrics_stop_and_resume_work_for_a_run_on_a_cluster(joined: Nodes, tmp_path: Path) -> None:
     out, address = tmp_path / "run", f"ray://127.0.0.1:{joined.client}"
     joined.join("two", {"phone": 1})
     placed = ("--server-node", "server", "--resources", "1:CPU=1,server=1", "1:CPU=1,phone=1")
@@ -95,7 +97,7 @@ def test_a_run_elsewhere_is_seen_measured_stopped_and_gone_on_with(joined: Nodes
     assert "interrupted" in joined.fedraa("status", str(out)).stdout
     resumed = joined.fedraa("resume", str(out), "--quiet")
     assert resumed.returncode == 0, resumed.stderr
-    same(out, here(tmp_path / "here", 4000))
+    same(out, run_locally(tmp_path / "here", 4000))
 
 
 def scrape(joined: Nodes) -> str:
@@ -113,15 +115,15 @@ COMMANDS = "import sys; from fedraa.cli.main import main; print(*(main(words.spl
 
 
 @pytest.mark.skipif(not hasattr(_raylet, "AuthenticationTokenLoader"), reason="Ray before 2.52 has no tokens")
-@pytest.mark.parametrize("ours", [WRONG, NONE])
-def test_a_wrong_token_or_none(ours: dict[str, str], joined: Nodes) -> None:
+@pytest.mark.parametrize("credentials", [WRONG, NONE])
+def test_command_with_a_wrong_or_missing_token_is_refused(credentials: dict[str, str], joined: Nodes) -> None:
     host = "127.0.0.1"
     addresses = [f"{host}:{joined.port}", f"http://{host}:{joined.dashboard}"]
     commands = [f"status --address {addresses[0]}", f"submit --address {addresses[1]} methods"]
-    if ours is WRONG:
+    if credentials is WRONG:
         addresses.append(f"ray://{host}:{joined.client}")
         commands.append(f"status --address {addresses[2]}")
-    answer = run_python(COMMANDS, commands, joined.environment | ours)
+    answer = run_python(COMMANDS, commands, joined.environment | credentials)
     assert answer.stdout.split() == ["2"] * len(commands), answer.stderr
     for sentence, address in zip(answer.stderr.splitlines(), addresses, strict=True):
         assert sentence.startswith("fedraa: address: ")
@@ -130,7 +132,7 @@ def test_a_wrong_token_or_none(ours: dict[str, str], joined: Nodes) -> None:
 
 
 @pytest.mark.parametrize("client", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_another_version_of_ray(client: bool, joined: Nodes) -> None:
+def test_cluster_with_another_version_of_ray_is_refused(client: bool, joined: Nodes) -> None:
     address = f"ray://127.0.0.1:{joined.client}" if client else joined.address
     older = "import sys, ray; ray.__version__ = '2.0.1'; from fedraa.cli.main import main; sys.exit(main(sys.argv[1:]))"
     answer = run_python(older, ["status", "--address", address], joined.environment)
@@ -142,7 +144,7 @@ def test_another_version_of_ray(client: bool, joined: Nodes) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_without_torch(joined: Nodes, tmp_path: Path) -> None:
+def test_error_about_a_node_without_torch_names_torch(joined: Nodes, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\")\n")
     joined.join("bare", {"bare": 2}, PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
@@ -187,7 +189,7 @@ for name, engine in engines.items():
 """
 
 
-def test_modules_beside_a_script_travel_to_a_cluster(joined: Nodes, tmp_path: Path) -> None:
+def test_modules_beside_a_script_are_sent_to_the_cluster(joined: Nodes, tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     for name, source in (("own_net_9", NET), ("own_layers_9", LAYERS), ("script", SCRIPT)):

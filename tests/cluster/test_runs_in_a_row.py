@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("cluster")]
 PATIENCE = 60
 
 
-def left() -> list[object]:
+def resources_in_use() -> list[object]:
     """Return the actors, processes and object memory that are in use."""
     actors = ("ray::Worker", "ray::ParameterServer")
     whole, free = ray.cluster_resources(), ray.available_resources()
@@ -39,6 +39,6 @@ def test_runs_leave_no_actor_and_no_object(runs: int, tmp_path: Path) -> None:
         digests.add(history.summary["model_sha256"])
     assert len(digests) == 1
     give_up = time.monotonic() + PATIENCE
-    while left() and time.monotonic() < give_up:
+    while resources_in_use() and time.monotonic() < give_up:
         time.sleep(0.5)
-    assert left() == []
+    assert resources_in_use() == []

@@ -21,5 +21,7 @@ FIELDS: dict[str, Any] = {"clients": 6, "hidden": (10,), "local_steps": 4, "comp
     ],
     ids=lambda fields: "-".join(map(str, fields.values())),
 )
-def test_run_is_the_same_on_ray(fields: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+def test_run_with_selected_clients_is_the_same_on_ray(
+    fields: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     same_on_ray(warm_workers, tmp_path, **FIELDS, **fields)

@@ -1,4 +1,4 @@
-"""A server on shards: the run equals that of one server, and workers exchange parameters with the shards directly."""
+"""A server on shards: the run equals a run on one server, and workers exchange parameters with the shards directly."""
 
 import os
 import re
@@ -130,7 +130,7 @@ def test_no_parameters_pass_through_the_server() -> None:
 
 
 @pytest.mark.slow
-def test_two_shards_on_two_nodes_are_pulled_from_and_pushed_to(undisturbed: History, tmp_path: Path) -> None:
+def test_workers_pull_from_and_push_to_shards_on_two_nodes(undisturbed: History, tmp_path: Path) -> None:
     out = tmp_path / "run"
     flags = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--updates", "24", "--checkpoint-every", "6"]
     flags += ["--staleness", "polynomial", "--workers", "2", "--placement", "spread", "--server-shards", "2", "--quiet"]
@@ -145,10 +145,10 @@ def test_two_shards_on_two_nodes_are_pulled_from_and_pushed_to(undisturbed: Hist
     assert all(tally[way] > 0 for tally in (first, second) for way in ("pulls", "pushes"))
 
 
-def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(
+def test_shards_refuse_wrong_updates_and_the_run_keeps_its_bits(
     undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    class Poisonous(Worker):
+    class WrongUpdates(Worker):
         def train(self, work: list[Work]) -> list[Update]:
             [update] = super().train(work)
             if update.task in (4, 9, 11) and first(tmp_path / str(update.task)):
@@ -156,7 +156,7 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(
             return [update]
 
     spec = build_run(experiment(server_shards=2, max_update_norm=1e3))
-    history = execute_warm(warm_workers[:1], spec, tmp_path / "run", Poisonous)
+    history = execute_warm(warm_workers[:1], spec, tmp_path / "run", WrongUpdates)
     faults = [line for line in history.lines() if line["kind"] == "fault"]
     same(history.directory, undisturbed)
     sizes = [len(part.index) for part in build_run(experiment()).submodels if part.index is not None]
@@ -168,7 +168,9 @@ def test_poison_is_refused_by_the_shards_and_the_model_keeps_every_bit(
     assert said[2] == f"params hold {sent[11]} values that are not finite"
 
 
-def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+def test_stopped_run_on_shards_resumes_with_the_same_bits(
+    undisturbed: History, warm_workers: tuple[Any, ...], tmp_path: Path
+) -> None:
     stop, spec = threading.Event(), build_run(experiment(server_shards=2))
     stopped = execute_warm(
         warm_workers[:1], spec, tmp_path / "run", stop=stop, callbacks=CallbackList([AtNinthCommit(stop.set)])
@@ -180,7 +182,7 @@ def test_a_run_is_stopped_and_gone_on_with(undisturbed: History, warm_workers: t
 
 
 @pytest.mark.linux
-def test_a_shard_that_freezes_ends_the_run_on_its_server(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
+def test_frozen_shard_raises_shard_died(warm_workers: tuple[Any, ...], tmp_path: Path) -> None:
     """Here the run ends. In `test_frozen.py` the server starts again."""
 
     def freeze() -> None:
@@ -200,7 +202,7 @@ def test_a_shard_that_freezes_ends_the_run_on_its_server(warm_workers: tuple[Any
 @pytest.mark.linux
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
+def test_server_continues_from_its_checkpoint_after_a_shard_dies(
     undisturbed: History, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     killed: list[int] = []
@@ -240,12 +242,12 @@ def test_when_a_shard_dies_the_server_goes_on_from_its_checkpoint(
         ),
     ],
 )
-def test_what_cannot_be_spread_is_refused(flags: dict[str, Any], why: str) -> None:
+def test_server_shards_that_the_run_cannot_have_are_refused(flags: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         build_run(Experiment(**flags))
 
 
-def test_beside_others_each_method_is_spread_if_it_can_be() -> None:
+def test_drop_unused_options_keeps_server_shards_only_for_methods_with_shards() -> None:
     shards = {
         method: drop_unused_options(Experiment(method=method, server_shards=2)).server_shards
         for method in ("fed-raa", "fed-raa-mp", "fedbuff", "fedavg")

@@ -31,7 +31,7 @@ def experiment(**changes: Any) -> Experiment:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method["method"])
-def test_bits_are_those_of_the_local_engine(
+def test_run_with_vmap_batch_has_the_same_bits_on_ray_and_locally(
     method: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
     local = run(experiment(**method, engine="local", out=tmp_path / "local"))
@@ -43,23 +43,23 @@ def test_bits_are_those_of_the_local_engine(
     assert alone.summary["accuracy"] == pytest.approx(local.summary["accuracy"], abs=0.03)
 
 
-def mortal(mark: Path) -> type[Worker]:
+def dying_once(mark: Path) -> type[Worker]:
     """Return a class of workers, one of which dies once, after it has trained a vmap batch and before it answers."""
 
-    class Mortal(Worker):
+    class DyingWorker(Worker):
         def train_all(self, jobs: list[Job], *shared_args: Any) -> list[Update]:
             updates = super().train_all(jobs, *shared_args)
             if len(jobs) > 1 and first(mark):
                 die()
             return updates
 
-    return Mortal
+    return DyingWorker
 
 
-def test_a_worker_that_dies_at_a_stack_changes_nothing(tmp_path: Path) -> None:
+def test_death_of_a_worker_in_a_vmap_batch_changes_no_bit(tmp_path: Path) -> None:
     """Each task of a vmap batch that failed is sent again and trained separately."""
     trial = experiment(**METHODS[1])
     local = run(trial.model_copy(update={"engine": "local", "out": tmp_path / "local"}))
-    history = execute(build_run(trial), tmp_path / "run", mortal(tmp_path / "mark"), workers=1)
+    history = execute(build_run(trial), tmp_path / "run", dying_once(tmp_path / "mark"), workers=1)
     assert (tmp_path / "mark").exists()
     same(history.directory, local)

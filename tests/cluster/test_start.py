@@ -25,7 +25,7 @@ with provide_cluster(ClusterOptions(workers=1), clients=10):
 
 
 @pytest.mark.slow
-def test_its_processes_have_imported_what_workers_need() -> None:
+def test_processes_of_a_new_cluster_have_imported_the_worker_module() -> None:
     ended = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "True"
 
@@ -60,7 +60,7 @@ assert not Path(elsewhere).parent.exists()
 
 @pytest.mark.slow
 @pytest.mark.linux
-def test_one_that_has_started_by_half_is_swept_and_another_starts_at_another_port() -> None:
+def test_half_started_cluster_is_removed_and_another_starts_on_a_new_port() -> None:
     ended = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     # On a busy machine, fedraa allows more tries.
@@ -95,7 +95,7 @@ print(left)
 
 @pytest.mark.linux
 @pytest.mark.slow
-def test_it_has_no_processes_but_those_that_a_run_needs_and_none_outlives_a_killed_raylet() -> None:
+def test_cluster_starts_only_needed_processes_and_all_end_with_the_raylet() -> None:
     ended = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr
 
@@ -119,7 +119,7 @@ with own_cluster(1):
 
 
 @pytest.mark.slow
-def test_a_raylet_that_dies_while_the_driver_registers_ends_it_in_one_sentence() -> None:
+def test_raylet_death_during_registration_ends_the_driver_with_an_error() -> None:
     ended = subprocess.run([sys.executable, "-c", DIES], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[-1] == f"fedraa: {RAYLET_DIED}"

@@ -14,7 +14,7 @@ SMALL: dict[str, Any] = {"clients": 2, "hidden": (4,), "local_steps": 2, "rounds
 
 
 @pytest.mark.usefixtures("cluster")
-def test_one_at_a_time_they_are_the_same_as_here(tmp_path: Path) -> None:
+def test_sequential_trials_on_a_cluster_equal_local_trials(tmp_path: Path) -> None:
     space = {"lr": "0.01:0.1:log"}
     here = fl.tune(["fedavg", "fedprox"], space, out=tmp_path / "here", **SMALL)
     there = fl.tune(["fedavg", "fedprox"], space, out=tmp_path / "there", address="auto", **SMALL)
@@ -23,7 +23,7 @@ def test_one_at_a_time_they_are_the_same_as_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_what_no_node_can_do_is_a_failed_trial_of_that_sentence(tmp_path: Path) -> None:
+def test_tuning_on_a_cluster_reports_a_missing_dataset_and_failed_trials(tmp_path: Path) -> None:
     given = {**SMALL, "dataset": str(tmp_path / "d.npz")}
     with pytest.raises(ValueError, match=r"^dataset .*d.npz"):
         fl.tune(["fedavg"], {"lr": [0.1, 0.2]}, out=tmp_path / "tune", address="auto", jobs=2, **given)

@@ -134,7 +134,7 @@ def test_coordinates_outside_of_a_mask_are_zero_or_keep_their_bits(method: str, 
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fed-raa", "scaffold"])
-def test_a_stack_trains_nearly_as_one_by_one_and_the_same_in_every_run(method: str, tmp_path: Path) -> None:
+def test_vmap_batch_trains_nearly_as_single_tasks_and_the_same_in_every_run(method: str, tmp_path: Path) -> None:
     alone = params_of(train(tmp_path / "alone", DEVICE, fields(method)))
     first, second = (
         train(tmp_path / name, DEVICE, fields(method, vmap_batch=3)) for name in ("first stack", "second stack")
@@ -182,8 +182,8 @@ def test_a_run_restores_the_algorithms_of_the_process(tmp_path: Path) -> None:
     assert torch.get_deterministic_debug_mode() == before
 
 
-def test_a_full_gpu_is_not_a_fault_of_the_client(tmp_path: Path) -> None:
-    """A run whose tasks do not fit ends with a sentence. The run does not continue without these clients."""
+def test_run_that_does_not_fit_on_the_gpu_raises_run_failed(tmp_path: Path) -> None:
+    """The run ends instead of dropping the clients whose tasks do not fit."""
     torch.cuda.set_per_process_memory_fraction(0.001)
     try:
         with pytest.raises(fl.RunFailed, match="memory"):

@@ -28,7 +28,7 @@ PRIVATE = {
     # PyTorch's documentation ("Extending PyTorch") tells users to import TorchDispatchMode by this name.
     "fedraa/submodels/meter.py": {"torch.utils._python_dispatch"},
 }
-CLOSED = {"ray": '"ray[default]>=2.40,<2.61"', "tyro": '"tyro>=1.0.17,<1.1"'}
+VERSION_RANGES = {"ray": '"ray[default]>=2.40,<2.61"', "tyro": '"tyro>=1.0.17,<1.1"'}
 MAX_FILE_LINES = 400
 
 MODULES = [
@@ -42,7 +42,7 @@ def imported() -> dict[str, set[str]]:
     return {module: imported_names((ROOT / module).read_text()) for module in MODULES}
 
 
-def test_a_module_imports_only_what_is_below_it(imported: dict[str, set[str]]) -> None:
+def test_module_imports_only_packages_below_it(imported: dict[str, set[str]]) -> None:
     wrong = {}
     for module, names in imported.items():
         package = module.split("/")[0]
@@ -57,13 +57,13 @@ def test_a_module_imports_only_what_is_below_it(imported: dict[str, set[str]]) -
     assert wrong == {}
 
 
-def test_no_import_goes_in_a_circle() -> None:
+def test_imports_form_no_cycle() -> None:
     modules = module_graph([*PACKAGES, "benchmarks"])
     assert find_cycles(modules) == []
     assert find_cycles(folder_graph(modules)) == []
 
 
-def test_what_is_on_top_of_fedraa_is_imported_by_nothing_below() -> None:
+def test_only_listed_modules_import_the_cli_and_the_api() -> None:
     folders = folder_graph(module_graph(["fedraa"]))
     assert {name for name in folders if "fedraa.cli" in folders[name]} <= {"fedraa.__main__"}
     assert {name for name in folders if "fedraa.api" in folders[name]} <= {
@@ -76,23 +76,23 @@ def test_what_is_on_top_of_fedraa_is_imported_by_nothing_below() -> None:
     }
 
 
-def test_few_modules_are_at_the_root() -> None:
+def test_package_root_has_at_most_10_modules() -> None:
     assert len(list((ROOT / "fedraa").glob("*.py"))) <= 10
 
 
-def test_private_names_of_libraries_are_those_that_are_listed(imported: dict[str, set[str]]) -> None:
+def test_only_listed_modules_import_private_names_of_libraries(imported: dict[str, set[str]]) -> None:
     private = {module: {*map(private_part, names)} - {None} for module, names in imported.items()}
     assert {module: names for module, names in private.items() if names} == PRIVATE
 
 
-def test_libraries_whose_private_names_we_need_have_a_closed_range() -> None:
+def test_libraries_with_private_imports_have_an_upper_version_bound() -> None:
     libraries = {name.split(".")[0] for names in PRIVATE.values() for name in names}
-    assert libraries == {*CLOSED, "torch"}
+    assert libraries == {*VERSION_RANGES, "torch"}
     text = (ROOT / "pyproject.toml").read_text()
-    assert all(requirement in text for requirement in CLOSED.values())
+    assert all(requirement in text for requirement in VERSION_RANGES.values())
 
 
-def test_a_file_is_no_longer_than_it_can_be_read() -> None:
+def test_source_files_have_at_most_400_lines() -> None:
     product = [module for module in MODULES if not module.startswith("benchmarks/")]
     assert [module for module in product if len((ROOT / module).read_text().splitlines()) > MAX_FILE_LINES] == []
 
@@ -107,7 +107,7 @@ def test_a_file_is_no_longer_than_it_can_be_read() -> None:
         ("arrays = 'import ray'", set()),
     ],
 )
-def test_every_way_to_import_is_seen(source: str, names: set[str]) -> None:
+def test_imported_names_finds_every_form_of_import(source: str, names: set[str]) -> None:
     assert imported_names(source) == names
 
 
@@ -121,16 +121,16 @@ def test_every_way_to_import_is_seen(source: str, names: set[str]) -> None:
         ("__future__.annotations", None),
     ],
 )
-def test_private_names_are_seen(name: str, private: str | None) -> None:
+def test_private_part_is_the_name_up_to_its_first_private_part(name: str, private: str | None) -> None:
     assert private_part(name) == private
 
 
-def test_circles_are_found() -> None:
+def test_find_cycles_finds_every_cycle() -> None:
     graph = {"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set(), "e": {"a", "f"}, "f": {"e"}}
     assert find_cycles(graph) == [("b", "c"), ("e", "f")]
 
 
-def test_every_folder_of_the_source_tree_is_a_package_and_so_installed() -> None:
+def test_every_folder_of_the_source_tree_is_a_package() -> None:
     folders = {path.parent for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 

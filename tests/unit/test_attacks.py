@@ -87,7 +87,7 @@ def test_colluding_attack_that_sends_too_large_values_is_refused(epsilon: str) -
         collusion.forge(np.zeros(2, np.float32), 3, 1)
 
 
-def test_attackers_with_their_own_knowledge_see_only_attackers() -> None:
+def test_collusion_with_knowledge_own_uses_only_updates_of_attackers() -> None:
     plan = AttackPlan(ATTACK.resolve("alie(z=0.0, knowledge='own')"), frozenset([0, 1]), 0)
     collusion = Collusion(plan, 1, 4)
     for client, value in enumerate([1.0, 3.0, 50.0, 60.0]):
@@ -166,12 +166,12 @@ def test_seed_draws_the_share_of_attackers() -> None:
 
 
 @pytest.mark.parametrize("share", [0.01, 1.0])
-def test_share_of_no_client_or_of_all_is_refused(share: float) -> None:
+def test_share_that_makes_no_client_or_all_clients_attackers_is_refused(share: float) -> None:
     with refuses("attackers", got=share):
         make_attack_plan("alie", share, clients=10, seed=0)
 
 
-def test_label_that_the_data_lack_is_refused() -> None:
+def test_backdoor_refuses_an_unknown_label_and_integer_inputs() -> None:
     with refuses("attack.target", got=10):
         Backdoor(target=10).start(10, torch.zeros(2, 4))
     with refuses("attack"):

@@ -26,11 +26,11 @@ from fedraa.errors import (
         (RunFailed("client 3", "its worker died 4 times"), "client 3: its worker died 4 times"),
     ],
 )
-def test_sentence_is_made_from_the_parts(error: StructuredError, sentence: str) -> None:
+def test_error_message_consists_of_field_problem_value_expected_and_hint(error: StructuredError, sentence: str) -> None:
     assert str(error) == sentence
 
 
-def test_values_of_an_array_are_not_printed() -> None:
+def test_error_message_shows_the_shape_of_an_array_instead_of_its_values() -> None:
     assert str(InputError("y", got=np.zeros((3, 2)), expected="labels")) == (
         "y: got an array of float64 [3, 2]; expected labels"
     )
@@ -76,7 +76,7 @@ def test_refuses_rejects_another_field_value_type_or_name() -> None:
         ("r", None),
     ],
 )
-def test_closest_is_a_name_with_nearly_the_same_letters(word: str, close: str | None) -> None:
+def test_closest_name_has_nearly_the_same_letters(word: str, close: str | None) -> None:
     assert closest_name(word, ["gre-raa", "random", "least-sent", "run"]) == close
     assert bool(suggest_closest(word, ["gre-raa", "random", "least-sent", "run"])) == (close is not None)
 
@@ -90,7 +90,7 @@ def test_closest_is_a_name_with_nearly_the_same_letters(word: str, close: str | 
         (KeyError(), "KeyError"),
     ],
 )
-def test_first_line_of_a_message_or_its_class(error: Exception, line: str) -> None:
+def test_first_line_returns_the_first_line_of_the_message_or_the_class(error: Exception, line: str) -> None:
     assert first_line(error) == line
 
 

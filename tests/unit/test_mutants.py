@@ -9,7 +9,7 @@ sys.path.insert(0, str(ROOT / "tests" / "mutants"))
 from mutants import MUTANTS  # noqa: E402
 
 
-def test_every_mutant_is_a_change_of_one_place_that_some_tests_are_for() -> None:
+def test_every_mutant_changes_one_place_and_names_existing_test_files() -> None:
     assert len(MUTANTS) >= 60
     assert len({(mutant.file, mutant.old) for mutant in MUTANTS}) == len(MUTANTS)
     for mutant in MUTANTS:

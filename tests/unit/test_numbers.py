@@ -33,31 +33,33 @@ from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.policy import Capacities, SubmodelSampler
 from fedraa.submodels.policies.slices import Prefix
 
-SEAMS: tuple[ComponentRegistry[Any], ...] = (
+REGISTRIES: tuple[ComponentRegistry[Any], ...] = (
     *(PARTITIONERS, TRANSFORMS, OBJECTIVE, SERVER_OPTIMIZER, STALENESS, ASYNC_RULE, SUBMODEL, PARTICIPATION),
     *(COMPRESSOR, AGGREGATOR, CALLBACKS),
 )
 
 
 def numbers() -> Iterator[Any]:
-    for seam in SEAMS:
-        for name, make in seam.names().items():
+    for registry in REGISTRIES:
+        for name, make in registry.names().items():
             for value in inspect.signature(make).parameters.values():
                 if type(value.default) in (int, float):
-                    yield pytest.param(seam, f"{name}({value.name}=%s)", id=f"{seam.name}-{name}-{value.name}")
+                    yield pytest.param(registry, f"{name}({value.name}=%s)", id=f"{registry.name}-{name}-{value.name}")
 
 
-@pytest.mark.parametrize(("seam", "text"), list(numbers()))
-def test_component_with_a_value_that_is_no_finite_number_is_refused(seam: ComponentRegistry[Any], text: str) -> None:
+@pytest.mark.parametrize(("registry", "text"), list(numbers()))
+def test_component_with_a_value_that_is_no_finite_number_is_refused(
+    registry: ComponentRegistry[Any], text: str
+) -> None:
     for value in ("'x'", "1e999", "-1e999", "[1]"):
         with pytest.raises(InputError) as refused:
-            seam.resolve(text % value)
-        assert refused.value.field.startswith(seam.name)
+            registry.resolve(text % value)
+        assert refused.value.field.startswith(registry.name)
         assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("seam", "text", "name", "value", "expected"),
+    ("registry", "text", "name", "value", "expected"),
     [
         (ASYNC_RULE, "buffer(server_lr=-1)", "server_lr", -1, "a number above 0"),
         (ASYNC_RULE, "buffer(size=2.5)", "size", 2.5, "a valid integer"),
@@ -92,11 +94,11 @@ def test_component_with_a_value_that_is_no_finite_number_is_refused(seam: Compon
         (CALLBACKS, "early-stopping(mode='up')", "mode", "up", "'max' or 'min'"),
     ],
 )
-def test_component_with_a_wrong_number_names_the_field_and_the_allowed_ones(
-    seam: ComponentRegistry[Any], text: str, name: str, value: object, expected: str
+def test_component_error_has_the_field_the_value_and_the_expected_values(
+    registry: ComponentRegistry[Any], text: str, name: str, value: object, expected: str
 ) -> None:
-    with refuses(f"{seam.name}.{name}", got=value) as refused:
-        seam.resolve(text)
+    with refuses(f"{registry.name}.{name}", got=value) as refused:
+        registry.resolve(text)
     assert refused.value.expected == expected
 
 
@@ -113,7 +115,7 @@ def test_component_value_passed_twice_is_refused() -> None:
         ("fedasync", {"concurrency": 2.5}, "concurrency", 2.5),
     ],
 )
-def test_method_replace_with_a_wrong_number_names_the_value(
+def test_method_replace_error_has_the_field_and_the_wrong_number(
     method: str, flags: dict[str, Any], field: str, value: float
 ) -> None:
     with refuses(field, got=value):
@@ -127,13 +129,15 @@ def test_method_replace_with_a_wrong_number_names_the_value(
         ({"schedule": Rounds(rounds=2.5)}, "method.schedule.rounds", 2.5),  # type: ignore[arg-type]
     ],
 )
-def test_custom_method_with_a_wrong_number_names_the_choice(changes: dict[str, Any], field: str, value: float) -> None:
+def test_custom_method_error_has_the_path_and_the_wrong_number(
+    changes: dict[str, Any], field: str, value: float
+) -> None:
     own = dataclasses.replace(fl.method("fedavg"), **changes)
     with refuses(field, got=value):
         fl.run(method=own, dataset="digits", engine="local", quiet=True)
 
 
-class AsksForMore(SubmodelSampler):
+class RequestsMoreArrays(SubmodelSampler):
     """A component that requests arrays which clients do not send."""
 
     def __init__(self, policy: fl.SubmodelPolicy, run: Any, name: str) -> None:
@@ -145,21 +149,21 @@ class AsksForMore(SubmodelSampler):
 
 
 @dataclass(frozen=True)
-class Asking(fl.SubmodelPolicy):
+class RequestingPolicy(fl.SubmodelPolicy):
     name: str
 
     def draw(self, context: Any) -> Any:
         return context.run.units(context.run.traced.full())
 
     def bind(self, run: Any) -> SubmodelSampler:
-        return AsksForMore(self, run, self.name)
+        return RequestsMoreArrays(self, run, self.name)
 
 
 @pytest.mark.parametrize(
     ("method", "field", "name"),
     [
-        (lambda: Method(submodel=Asking("squares")), "method", "squares"),
-        (lambda: Method(submodel=Asking("hints")), "method", "hints"),
+        (lambda: Method(submodel=RequestingPolicy("squares")), "method", "squares"),
+        (lambda: Method(submodel=RequestingPolicy("hints")), "method", "hints"),
         (lambda: Method(local=LocalTraining(transforms=None)), "gradient_transforms", "GradientTransform"),  # type: ignore[arg-type]
         (lambda: Method(update=Mean(auxiliary=None)), "auxiliary", "RoundState"),  # type: ignore[arg-type]
         (lambda: Method(submodel=Prefix(Capacities((0.5, 1.25)))), "capacities", "1.25"),
@@ -175,7 +179,7 @@ def test_method_that_cannot_run_is_refused_before_the_run_directory(
     assert not (tmp_path / "run").exists()
 
 
-def test_component_in_a_component_and_an_object_are_checked_also() -> None:
+def test_nested_components_objects_and_tables_are_checked() -> None:
     with refuses("server_optimizer.server_lr", got=-1):
         ASYNC_RULE.resolve("fadas(size=3, optimizer='amsgrad(server_lr=-1)')")
     with refuses("async_rule.server_lr", got=-2):
@@ -184,7 +188,7 @@ def test_component_in_a_component_and_an_object_are_checked_also() -> None:
         ASYNC_RULE.resolve({"kind": "buffer", "server_lr": -2})
 
 
-def test_component_numpy_numbers_are_accepted_and_custom_annotations_are_not_checked() -> None:
+def test_numpy_numbers_are_accepted_and_custom_annotations_are_not_checked() -> None:
     assert ASYNC_RULE.resolve(FedBuffRule(size=np.int64(3), server_lr=np.float32(0.5))).per_step == 3
 
     @dataclass
@@ -205,7 +209,7 @@ class Annotates(FedBuffRule):
     server_lr: float = -1.0
 
 
-def test_custom_component_inherited_fields_are_checked() -> None:
+def test_inherited_fields_of_custom_components_are_checked() -> None:
     with refuses("async_rule.size", got=2.5):
         ASYNC_RULE.resolve(Inherits(size=2.5))  # type: ignore[arg-type]
     with refuses("async_rule.size", got=2.5):

@@ -30,7 +30,7 @@ TINY = 1e-9
 def mean_of(
     deltas: list[tuple[float, ...]], text: str, *, cohort: float = 4, fixed: bool = True, seed: int = 0
 ) -> np.ndarray:
-    """Return the private mean of deltas [d]. NaN stands for a coordinate that a client did not train."""
+    """Return the private mean of deltas [d]. NaN marks a coordinate that a client did not train."""
     size = 2
     mean = PrivateMean(noisy_sum(text, size, cohort=cohort, whole=fixed, seed=seed), fixed=fixed).bind(size, 10)
     counts = np.zeros(size, np.int32)
@@ -133,7 +133,7 @@ def test_adaptive_noise_without_a_solution_is_refused() -> None:
         PRIVACY.resolve("central-adaptive(noise=1.0)").update_noise(10)
 
 
-def test_each_fragment_has_its_own_clip() -> None:
+def test_each_fragment_has_a_separate_clip() -> None:
     total = noisy_sum(f"central-adaptive(noise={TINY}, clip=1.0, bit_noise={TINY})", 2, whole=False)
     total.clip(np.array([0.5], np.float32), np.array([0]), 0)
     total.clip(np.array([5.0], np.float32), np.array([1]), 1)
@@ -141,7 +141,7 @@ def test_each_fragment_has_its_own_clip() -> None:
     assert total.clips == pytest.approx({0: np.exp(-0.2 * 0.5), 1: np.exp(0.2 * 0.5)})
 
 
-def test_noise_on_the_bits_of_a_fragment_is_that_of_the_cohort() -> None:
+def test_bit_noise_of_a_fragment_is_computed_from_the_whole_cohort() -> None:
     """The noise of the updates is computed for the bit noise 100 / 20 = 5, also if one client trains the fragment.
 
     One bit below the clip gives share = 1 + N(0, 5), so that log(clip) / -0.2 + 0.5 has the standard deviation 5.

@@ -53,7 +53,7 @@ def test_epsilon_grows_with_single_participations(library: Any, count: int, expe
     assert gaussian_epsilon(4.0, count, DELTA) == pytest.approx(expected, abs=2e-6)
 
 
-def test_largest_squared_is_that_of_the_most_frequent_client() -> None:
+def test_largest_squared_is_the_sum_of_squares_of_the_most_frequent_client() -> None:
     assert largest_squared([[0, 1, 1], [1, 2, 2]]) == 4 + 1
     assert largest_squared([]) == 0
 
@@ -72,14 +72,14 @@ def test_epsilon_of_almost_no_noise_is_infinite(library: Any, noise: float) -> N
         assert PrivacyTerms(noise, DELTA, sampling=sampling).measure_loss(events)["epsilon"] is None
 
 
-def test_epsilon_of_little_noise_has_no_sampling(library: Any) -> None:
+def test_epsilon_of_little_noise_is_computed_without_sampling(library: Any) -> None:
     """The privacy loss distribution of noise 0.001 needs 38 GiB."""
     assert poisson_epsilon(0.001, 0.3, 2, DELTA) == gaussian_epsilon(0.001, 2, DELTA)
     assert poisson_epsilon(0.2, 0.3, 2, DELTA) < gaussian_epsilon(0.2, 2, DELTA)
 
 
 @pytest.mark.parametrize("epsilon", [1e4, 1e9])
-def test_noise_of_poisson_rounds_keeps_to_a_large_epsilon(library: Any, epsilon: float) -> None:
+def test_noise_of_poisson_rounds_stays_within_a_large_epsilon(library: Any, epsilon: float) -> None:
     noise = find_poisson_noise(epsilon, 0.3, 2, DELTA)
     assert poisson_epsilon(noise, 0.3, 2, DELTA) <= epsilon * 1.02
 
@@ -88,15 +88,17 @@ def test_noise_of_poisson_rounds_keeps_to_a_large_epsilon(library: Any, epsilon:
     ("noise", "share", "rounds", "expected"),
     [(1.0, 0.01, 1000, 1.8282436), (1.0, 0.1, 100, 7.0466029), (0.8, 0.1, 100, 10.9763782)],
 )
-def test_epsilon_of_poisson_rounds(library: Any, noise: float, share: float, rounds: int, expected: float) -> None:
+def test_epsilon_of_poisson_rounds_equals_the_reference(
+    library: Any, noise: float, share: float, rounds: int, expected: float
+) -> None:
     assert poisson_epsilon(noise, share, rounds, DELTA) == pytest.approx(expected, abs=1e-6)
 
 
-def test_epsilon_of_rounds_with_all_clients(library: Any) -> None:
+def test_epsilon_of_rounds_with_all_clients_equals_the_reference(library: Any) -> None:
     assert gaussian_epsilon(2.0, 50, DELTA) == pytest.approx(20.6755081, abs=1e-3)
 
 
-def test_noise_for_an_epsilon(library: Any) -> None:
+def test_noise_for_an_epsilon_equals_the_reference(library: Any) -> None:
     assert find_poisson_noise(8.0, 0.1, 100, DELTA) == pytest.approx(0.935925, abs=2e-3)
     assert find_gaussian_noise(1.0, 4, DELTA) == pytest.approx(2 * 3.73063163, abs=1e-6)
     assert gaussian_epsilon(find_gaussian_noise(3.0, 7, DELTA), 7, DELTA) == pytest.approx(3.0, abs=1e-6)
@@ -155,7 +157,7 @@ def test_poisson_cohort_may_be_empty() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else value["method"],
 )
-def test_values_that_would_leak_are_refused(field: str, values: dict[str, Any]) -> None:
+def test_fields_that_break_the_privacy_guarantee_are_refused(field: str, values: dict[str, Any]) -> None:
     experiment = Experiment(**{"engine": "local", "privacy": "central", **values})
     with refuses(field):
         resolve_method(experiment)
@@ -169,7 +171,7 @@ def test_delta_without_privacy_is_refused() -> None:
 @pytest.mark.parametrize(
     ("privacy", "epsilon"), [(None, 8.0), ("central", 0.0), ("central", -1.0), ("central", float("inf"))]
 )
-def test_epsilon_that_no_noise_has_is_refused(privacy: str | None, epsilon: float, library: Any) -> None:
+def test_impossible_epsilon_is_refused(privacy: str | None, epsilon: float, library: Any) -> None:
     spec = build_run(Experiment(engine="local", method="fedasync", clients=4, privacy=privacy))
     with refuses("epsilon", got=epsilon):
         privacy_lines(spec, epsilon)

@@ -16,16 +16,16 @@ from fedraa import Experiment, History
 SOURCE = ast.parse(Path(fedraa.__file__).read_text())
 
 
-def test_every_public_name_is_there() -> None:
+def test_dir_lists_every_public_name_and_each_has_a_docstring() -> None:
     assert dir(fedraa) == sorted(fedraa.__all__) == sorted(fedraa._HOMES)
     for name in fedraa.__all__:
         assert getattr(fedraa, name).__name__.removeprefix("fedraa.") == name
         assert getattr(fedraa, name).__doc__, name
     with pytest.raises(AttributeError, match="has no attribute 'walk'"):
-        fedraa.walk  # noqa: B018  # which is what raises
+        fedraa.walk  # noqa: B018  # this access raises
 
 
-def test_editors_and_readers_are_told_of_the_same_names() -> None:
+def test_type_checker_imports_and_the_docstring_list_the_public_names() -> None:
     block = next(node for node in SOURCE.body if isinstance(node, ast.If))
     seen = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert seen == set(fedraa.__all__)
@@ -40,27 +40,27 @@ def test_help_begins_with_the_public_names() -> None:
     assert all(word not in text for word in ("import_module", "_HOMES", "ModuleType"))
 
 
-def fresh(code: str) -> str:
+def run_in_new_process(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def test_importing_it_loads_nothing_slow() -> None:
+def test_import_of_fedraa_loads_no_slow_library() -> None:
     slow = "{'torch', 'pandas', 'ray', 'matplotlib', 'pydantic', 'tyro', 'numpy'}"
-    assert fresh(f"import sys, fedraa; dir(fedraa); print({slow} & set(sys.modules))") == "set()\n"
+    assert run_in_new_process(f"import sys, fedraa; dir(fedraa); print({slow} & set(sys.modules))") == "set()\n"
 
 
-def test_a_star_brings_the_public_names() -> None:
+def test_star_import_brings_exactly_the_public_names() -> None:
     names: dict[str, object] = {}
     exec("from fedraa import *", names)
     assert sorted(names.keys() - {"__builtins__"}) == sorted(fedraa.__all__)
 
 
-def test_functions_win_over_the_packages_of_their_names() -> None:
+def test_functions_take_precedence_over_packages_of_the_same_name() -> None:
     code = "import fedraa, fedraa.replay.log_checker, fedraa.report.page\n"
     code += "print(fedraa.replay.__module__, fedraa.report.__module__)"
-    assert fresh(code) == "fedraa.api fedraa.api\n"
+    assert run_in_new_process(code) == "fedraa.api fedraa.api\n"
 
 
 def test_help_on_an_experiment_has_every_field_with_its_text() -> None:
@@ -74,7 +74,7 @@ def test_help_on_an_experiment_has_every_field_with_its_text() -> None:
     assert "engine ('ray' 'local' = 'ray'):" in text
 
 
-def test_a_history_tells_every_column(sample_runs: Path) -> None:
+def test_history_docstring_names_every_column_and_event_kind(sample_runs: Path) -> None:
     told = str(History.__doc__)
     for directory in sample_runs.iterdir():
         history = History(directory)
@@ -84,7 +84,7 @@ def test_a_history_tells_every_column(sample_runs: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["run", "resume", "compare", "replay", "report", "method", "Experiment", "History"])
-def test_what_can_go_wrong_and_how_it_is_used_is_told(name: str) -> None:
+def test_help_on_public_names_documents_errors_and_usage(name: str) -> None:
     told = pydoc.plain(pydoc.render_doc(getattr(fedraa, name)))
     assert "Raises" in told or "ValueError" in told
     assert "fedraa." in told

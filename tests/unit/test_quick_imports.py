@@ -7,7 +7,7 @@ import pytest
 from fedraa.quick_imports import quick_imports
 
 
-def test_quick_imports_search_for_no_garbage_and_later_searches_skip_the_imported_objects() -> None:
+def test_quick_imports_pause_garbage_collection_and_freeze_imported_objects() -> None:
     before = gc.get_freeze_count()
     with quick_imports():
         assert not gc.isenabled()
@@ -16,7 +16,7 @@ def test_quick_imports_search_for_no_garbage_and_later_searches_skip_the_importe
     assert gc.get_freeze_count() >= before + len(imported)
 
 
-def test_quick_imports_search_again_after_an_import_that_fails() -> None:
+def test_garbage_collection_is_enabled_again_after_a_failed_import() -> None:
     with pytest.raises(ModuleNotFoundError), quick_imports():
         import fedraa.no_such_module  # noqa: F401
     assert gc.isenabled()

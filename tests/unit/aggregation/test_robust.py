@@ -31,7 +31,7 @@ def add_rows(
     clients: list[int] | None = None,
     fragments: list[int | None] | None = None,
 ) -> None:
-    """Add a delta for each row. NaN stands for a coordinate that the client did not train."""
+    """Add a delta for each row. NaN marks a coordinate that the client did not train."""
     for i, row in enumerate(rows):
         values = np.array(row, np.float32)
         where = np.flatnonzero(~np.isnan(values))
@@ -99,12 +99,12 @@ def test_multi_krum_selects_in_the_order_of_the_fixture(count: int, selected: li
     np.testing.assert_allclose(combine(f"multi-krum(selected={count})", X), expected, rtol=2e-6)
 
 
-def test_bulyan_selects_iteratively_and_not_the_best_scores_at_once() -> None:
-    # A variant that selects all deltas at once takes 0, 5, 1, 2 and 4, and would return (0.63333333, 1.0).
+def test_bulyan_selects_deltas_one_after_another() -> None:
+    # A variant that selects all deltas in one step takes 0, 5, 1, 2 and 4, and would return (0.63333333, 1.0).
     assert not np.allclose(combine("bulyan", X), (0.63333333, 1.0))
 
 
-def test_bulyan_with_an_attacker_of_the_lowest_number_does_not_select_it_last() -> None:
+def test_bulyan_does_not_select_an_attacker_with_the_lowest_client_number() -> None:
     rows = [(-4.0, 6.0), *X[:6]]
     assert combine("bulyan", rows)[0] > 0.5
 

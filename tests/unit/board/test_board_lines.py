@@ -26,7 +26,7 @@ def append(path: Path, text: str) -> None:
         stream.write(text)
 
 
-def test_line_is_returned_when_it_is_whole(path: Path) -> None:
+def test_growing_file_returns_only_whole_lines(path: Path) -> None:
     path.write_text("one\ntw")
     growing = GrowingLines(path)
     assert growing.read() == (["one"], False)
@@ -37,7 +37,7 @@ def test_line_is_returned_when_it_is_whole(path: Path) -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 7, 64])
-def test_portions_of_a_file_are_all_its_lines(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+def test_reading_in_chunks_returns_all_lines(path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(lines, "CHUNK_BYTES", chunk)
     wanted = ["a", "", "long" * 9, "é" * 5, "{}"]
     path.write_text("\n".join(wanted) + "\nrest")

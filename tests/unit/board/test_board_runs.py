@@ -17,7 +17,7 @@ from fedraa.board.watched_run import WatchedRun
 from fedraa.report.runs import Run
 
 
-def looked(board: Board) -> dict[str, dict[str, object]]:
+def rows_after_reading(board: Board) -> dict[str, dict[str, object]]:
     """Return the rows of all runs after the board has read all files."""
     board._next_search = 0.0
     board.read_files()
@@ -34,7 +34,7 @@ def folder(sample_runs: Path, tmp_path: Path) -> Path:
 
 
 def test_row_of_a_run_agrees_with_its_report(sample_runs: Path) -> None:
-    by_name = looked(Board(sample_runs))
+    by_name = rows_after_reading(Board(sample_runs))
     report = Run(sample_runs / "fed-raa-ended")
     shown, total = by_name["fed-raa-ended"], report.summary
     assert shown["state"] == "ended"
@@ -55,14 +55,14 @@ def test_row_of_a_run_agrees_with_its_report(sample_runs: Path) -> None:
 
 def test_bytes_of_a_curve_agree_with_the_report(sample_runs: Path) -> None:
     board = Board(sample_runs)
-    looked(board)
+    rows_after_reading(board)
     evals = Run(sample_runs / "fed-raa-ended").evals
     totals = bytes_by(board.runs["fed-raa-ended"].timeline, evals["t"].to_numpy(float))
     assert np.array_equal(totals, evals["bytes"])
 
 
 def test_log_that_grows_byte_by_byte_gives_the_same_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = looked(Board(folder))["first"]
+    wanted = rows_after_reading(Board(folder))["first"]
     log, table = (folder / "first" / name for name in ("events.jsonl", "evals.csv"))
     events, evals = log.read_bytes(), table.read_bytes()
     monkeypatch.setattr(lines, "CHUNK_BYTES", 100)
@@ -74,39 +74,39 @@ def test_log_that_grows_byte_by_byte_gives_the_same_row(folder: Path, monkeypatc
             stream.write(events[log.stat().st_size : int(share * len(events))])
         with table.open("ab") as stream:
             stream.write(evals[table.stat().st_size : int(share * len(evals))])
-        row = looked(board)["first"]
+        row = rows_after_reading(board)["first"]
     assert row | {"version": 0} == wanted | {"version": 0}
     assert board.log_bytes == (len(events), len(events))
 
 
 def test_resumed_run_is_counted_again(folder: Path) -> None:
     board = Board(folder)
-    before = looked(board)["first"]
+    before = rows_after_reading(board)["first"]
     log = folder / "first" / "events.jsonl"
     kept = log.read_text().splitlines(keepends=True)
     log.write_text("".join(kept[:20]))
     (folder / "first" / "summary.json").unlink()
-    row = looked(board)["first"]
+    row = rows_after_reading(board)["first"]
     assert row["state"] == "interrupted"
     assert board.runs["first"].stats.events == 20
     log.write_text("".join(kept).replace('"wall":0.1', '"wall":0.2'))
-    assert looked(board)["first"]["tasks"] == before["tasks"]
+    assert rows_after_reading(board)["first"]["tasks"] == before["tasks"]
 
 
-def test_runs_come_and_go(folder: Path, sample_runs: Path) -> None:
+def test_board_shows_new_runs_and_drops_removed_runs(folder: Path, sample_runs: Path) -> None:
     board = Board(folder)
-    assert list(looked(board)) == ["first"]
+    assert list(rows_after_reading(board)) == ["first"]
     version = board.version
     shutil.copytree(sample_runs / "fed-raa-ended", folder / "deep" / "er" / "second")
-    assert list(looked(board)) == ["deep/er/second", "first"]
+    assert list(rows_after_reading(board)) == ["deep/er/second", "first"]
     assert board.version > version
     shutil.rmtree(folder / "first")
-    assert list(looked(board)) == ["deep/er/second"]
+    assert list(rows_after_reading(board)) == ["deep/er/second"]
 
 
-def test_run_that_disappears_is_no_error(folder: Path) -> None:
+def test_removed_run_is_shown_as_damaged(folder: Path) -> None:
     board = Board(folder)
-    looked(board)
+    rows_after_reading(board)
     shutil.rmtree(folder / "first")
     run = board.runs["first"]
     run.read_log()
@@ -116,7 +116,7 @@ def test_run_that_disappears_is_no_error(folder: Path) -> None:
 
 
 def test_a_folder_that_is_a_run_is_shown(folder: Path) -> None:
-    assert list(looked(Board(folder / "first"))) == ["first"]
+    assert list(rows_after_reading(Board(folder / "first"))) == ["first"]
 
 
 def test_run_with_a_writer_is_running(folder: Path) -> None:
@@ -124,15 +124,15 @@ def test_run_with_a_writer_is_running(folder: Path) -> None:
     board = Board(folder)
     with (folder / "first" / "events.jsonl").open("ab") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        assert looked(board)["first"]["state"] == "running"
-    assert looked(board)["first"]["state"] == "interrupted"
+        assert rows_after_reading(board)["first"]["state"] == "running"
+    assert rows_after_reading(board)["first"]["state"] == "interrupted"
 
 
 def test_run_without_its_files_is_starting(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     for name in ("events.jsonl", "evals.csv", "writer"):
         (tmp_path / "new" / name).write_text("")
-    assert looked(Board(tmp_path))["new"] == {"id": "new", "state": "starting", "detail": "", "version": 1}
+    assert rows_after_reading(Board(tmp_path))["new"] == {"id": "new", "state": "starting", "detail": "", "version": 1}
 
 
 @pytest.mark.parametrize(
@@ -167,9 +167,7 @@ def test_run_without_its_files_is_starting(tmp_path: Path) -> None:
         ("summary.json", "[]", "run: {}/summary.json "),
     ],
 )
-def test_damaged_run_has_a_sentence_until_it_is_repaired(
-    folder: Path, name: str, text: str | None, detail: str
-) -> None:
+def test_damaged_run_has_a_message_until_it_is_repaired(folder: Path, name: str, text: str | None, detail: str) -> None:
     path = folder / "first" / name
     right = path.read_text()
     board = Board(folder)
@@ -179,14 +177,14 @@ def test_damaged_run_has_a_sentence_until_it_is_repaired(
         header = (folder / "first" / "evals.csv").read_text().splitlines()[0]
         path.write_text(text.replace("{header}", header), encoding="latin-1")
     for _ in range(3):
-        row = looked(board)["first"]
+        row = rows_after_reading(board)["first"]
         assert row["state"] == "damaged"
         assert str(row["detail"]).startswith(detail.replace("{}", str(folder / "first")))
         assert "\n" not in str(row["detail"])
     json.dumps(row, allow_nan=False)
     path.with_name("kept").write_text(right)
     path.with_name("kept").rename(path)
-    assert looked(board)["first"]["state"] == "ended"
+    assert rows_after_reading(board)["first"]["state"] == "ended"
 
 
 NASTY = (None, "x", -1, 1.5, float("nan"), 1e999, 10**400, [], {}, True)
@@ -219,7 +217,7 @@ def test_any_value_in_an_event_is_counted_or_marked_as_damage(folder: Path, kind
         for value in NASTY:
             log.write_text(f"{json.dumps(before)}\n{json.dumps(event | {name: value})}\n{json.dumps(before)}\n")
             board = Board(folder)
-            looked(board)
+            rows_after_reading(board)
             shown = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
             json.dumps(shown, allow_nan=False)
 
@@ -234,7 +232,7 @@ def test_any_value_in_a_configuration_is_shown_or_marked_as_damage(folder: Path)
         for value in (*NASTY, {"names": [], "main": "f1", "less": []}, {"steps": "x", "time": None}):
             path.write_text(json.dumps(config | {part: config[part] | {name: value}}))
             board = Board(folder)
-            looked(board)
+            rows_after_reading(board)
             shown = [ask(board, {"run": ["first"], "y": ["accuracy"]}) for ask in ANSWERS.values()]
             json.dumps(shown, allow_nan=False)
 
@@ -242,28 +240,28 @@ def test_any_value_in_a_configuration_is_shown_or_marked_as_damage(folder: Path)
 def test_events_before_the_damage_are_shown(folder: Path) -> None:
     log = folder / "first" / "events.jsonl"
     log.write_text(log.read_text().replace('"seq":40,', '"seq":4 0,'))
-    row = looked(Board(folder))["first"]
+    row = rows_after_reading(Board(folder))["first"]
     assert str(row["detail"]).startswith(f"events: line 41 of {log} ")
     assert row["tasks"]
     # A row is typed as a mapping of objects.
     assert row["last"]["accuracy"] > 0.5  # type: ignore[index]
 
 
-def test_reading_writes_nothing(folder: Path) -> None:
+def test_board_writes_no_file(folder: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    looked(Board(folder))
+    rows_after_reading(Board(folder))
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
-def test_no_row_changes_unless_the_run_does(folder: Path) -> None:
+def test_version_changes_only_with_the_run(folder: Path) -> None:
     board = Board(folder)
-    looked(board)
+    rows_after_reading(board)
     version = board.version
-    looked(board)
+    rows_after_reading(board)
     assert board.version == version == max(run.version for run in board.runs.values())
 
 
-def test_versions_grow(tmp_path: Path) -> None:
+def test_version_of_a_run_grows_when_the_run_changes(tmp_path: Path) -> None:
     numbers = iter(range(9))
     run = WatchedRun(tmp_path, "none", lambda: next(numbers))
     assert run.version == 0

@@ -75,7 +75,7 @@ def test_request_with_another_host_name_is_forbidden(server: BoardServer, host: 
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1:8000"])
-def test_a_tunnel_may_have_another_port(server: BoardServer, host: str) -> None:
+def test_request_through_another_local_port_is_accepted(server: BoardServer, host: str) -> None:
     assert ask(server, f"/{server.token}/runs", Host=host)[0] == 200
 
 
@@ -92,7 +92,7 @@ def test_a_tunnel_may_have_another_port(server: BoardServer, host: str) -> None:
         "page",
     ],
 )
-def test_no_path_leads_to_a_file(server: BoardServer, name: str) -> None:
+def test_path_of_any_other_file_is_not_found(server: BoardServer, name: str) -> None:
     assert ask(server, f"/{server.token}/{name}")[:2] == (404, b"The board has no such page.\n")
 
 
@@ -103,7 +103,7 @@ def test_run_name_is_never_a_path(server: BoardServer) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-def test_nothing_can_be_written(server: BoardServer, method: str) -> None:
+def test_server_rejects_methods_that_write(server: BoardServer, method: str) -> None:
     assert ask(server, f"/{server.token}/runs", method)[0] == 501
 
 
@@ -153,14 +153,14 @@ def test_every_file_of_the_page_is_served(server: BoardServer) -> None:
 
 
 @pytest.mark.parametrize(("place", "theme"), [(0, LIGHT), (1, DARK)])
-def test_the_colours_are_those_of_reports(place: int, theme: Theme) -> None:
+def test_page_colours_equal_the_report_colours(place: int, theme: Theme) -> None:
     block = re.findall(r":root \{(.*?)\}", (FOLDER / "page.css").read_text(), re.DOTALL)[place]
     colours = dict(re.findall(r"--(\w+): (#\w+);", block))
     wanted = {"ink": theme.ink, "faint": theme.faint, "grid": theme.grid, "paper": theme.paper}
     assert colours.items() >= (wanted | {f"c{i}": colour for i, colour in enumerate(theme.palette)}).items()
 
 
-def test_a_board_without_runs_answers(tmp_path: Path) -> None:
+def test_board_without_runs_answers_with_no_rows(tmp_path: Path) -> None:
     from fedraa.board.answers import list_runs
 
     board = Board(tmp_path)

@@ -22,41 +22,41 @@ def run(**changes: object) -> RunSpec:
     return build_run(Experiment(hidden=(8,), clients=4, batch_size=16, engine="local", **changes))
 
 
-def trained(spec: RunSpec, trainer: Trainer, client: int, turn: int = 0) -> Update:
+def train_client(spec: RunSpec, trainer: Trainer, client: int, turn: int = 0) -> Update:
     params = spec.params
     task = Task(0, client, turn, 0, 0, 0, spec.traced.widths(spec.traced.full()), params, 0.1, 1.0)
     return trainer.train(task, *spec.data.client(client))
 
 
 @pytest.mark.parametrize("changes", [{}, {"local_steps": 30}, {"method": "fedsam"}])
-def test_from_the_device_come_the_same_bits(changes: dict[str, object]) -> None:
+def test_shards_on_the_device_give_the_same_bits(changes: dict[str, object]) -> None:
     spec = run(**changes)
     host, device = (Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=size) for size in (0, LARGE))
     for client, turn in ((0, 0), (1, 0), (0, 1)):
-        here, on_device = (trained(spec, trainer, client, turn) for trainer in (host, device))
+        here, on_device = (train_client(spec, trainer, client, turn) for trainer in (host, device))
         np.testing.assert_array_equal(here.params, on_device.params)
         assert here.loss == on_device.loss
 
 
-def test_the_shards_used_last_are_kept_within_the_bound() -> None:
+def test_device_cache_keeps_the_last_used_shards_within_its_bound() -> None:
     spec = run()
     x, _ = spec.data.client(0)
     two = 2 * max(sum(array.nbytes for array in spec.data.client(client)) for client in range(4))
     trainer = Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=two)
     for client in (0, 1, 0, 2):
-        trained(spec, trainer, client)
+        train_client(spec, trainer, client)
         assert trainer._held == sum(t.nbytes for shard in trainer._resident.values() for t in shard) <= two
     assert list(trainer._resident) == [0, 2]
     tight = Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=x.nbytes)
-    trained(spec, tight, 0)
+    train_client(spec, tight, 0)
     # The labels of this shard do not fit into the memory.
     assert not tight._resident
 
 
 def test_bf16_trains_nearly_the_same_in_float32() -> None:
     spec = run()
-    full = trained(spec, make_worker_spec(spec).trainer("cpu"), 0)
-    half = trained(spec, make_worker_spec(run(bf16=True)).trainer("cpu"), 0)
+    full = train_client(spec, make_worker_spec(spec).trainer("cpu"), 0)
+    half = train_client(spec, make_worker_spec(run(bf16=True)).trainer("cpu"), 0)
     assert half.params.dtype == np.float32
     delta, other = full.params - spec.params, half.params - spec.params
     assert not np.array_equal(delta, other)
@@ -85,12 +85,12 @@ def test_workers_share_gpus(
 def test_the_device_cache_keeps_no_view_of_the_data() -> None:
     spec = run()
     trainer = Trainer(spec.traced, spec.method.local, seed=3, resident_bytes=LARGE)
-    trained(spec, trainer, 0)
+    train_client(spec, trainer, 0)
     kept = trainer._resident[0][0]
     assert kept.data_ptr() != torch.from_numpy(spec.data.client(0)[0]).data_ptr()
 
 
-def test_submodels_of_all_shapes_share_two_buffers_and_leave_each_other_nothing() -> None:
+def test_submodels_of_all_shapes_share_two_buffers_without_side_effects() -> None:
     spec = run()
     full = spec.traced.widths(spec.traced.full())
     small = tuple(width // 2 for width in full)

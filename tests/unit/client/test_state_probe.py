@@ -34,7 +34,7 @@ from tests.changing_modules import (
 )
 
 
-def found(*layers: nn.Module) -> TrainingState:
+def probe_layers(*layers: nn.Module) -> TrainingState:
     torch.manual_seed(0)
     model = nn.Sequential(*layers, nn.Linear(WIDTH, 3))
     return probe_state(model, torch.randn(16, WIDTH) * 3 + 5, Classification().outputs)
@@ -56,18 +56,18 @@ def found(*layers: nn.Module) -> TrainingState:
         (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(WIDTH, WIDTH)), set(), set()),
     ],
 )
-def test_probe_of_statistics_names_what_to_estimate(
+def test_probe_lists_the_buffers_to_estimate(
     layer: Callable[[], nn.Module], estimated: set[str], read: set[str]
 ) -> None:
-    state = found(layer())
+    state = probe_layers(layer())
     assert (set(state.estimated), set(state.read)) == (estimated, read)
     assert state.changes
     assert not state.restored
 
 
 @pytest.mark.parametrize("layer", [nn.Tanh, lambda: nn.BatchNorm1d(WIDTH), lambda: FrozenNorm(WIDTH), nn.Dropout])
-def test_probe_of_torchs_layers_finds_nothing(layer: Callable[[], nn.Module]) -> None:
-    state = found(layer())
+def test_probe_finds_no_state_in_torch_layers(layer: Callable[[], nn.Module]) -> None:
+    state = probe_layers(layer())
     assert (state.estimated, state.changes, state.warnings) == ((), (), ())
 
 
@@ -87,13 +87,13 @@ def test_probe_of_torchs_layers_finds_nothing(layer: Callable[[], nn.Module]) ->
         (lambda: HookedLayer("gradients"), "'gradients' of HookedLayer"),
     ],
 )
-def test_probe_of_state_with_memory_refuses_it(layer: Callable[[], nn.Module], named: str) -> None:
+def test_probe_refuses_state_with_memory(layer: Callable[[], nn.Module], named: str) -> None:
     with refuses("model", named):
-        found(layer())
+        probe_layers(layer())
 
 
 @pytest.mark.parametrize("kind", ["tensor", "array", "list"])
-def test_probe_of_an_attribute_of_a_class_that_training_changes_refuses_it(kind: str) -> None:
+def test_probe_refuses_a_class_attribute_that_training_changes(kind: str) -> None:
     class Mean(nn.Module):
         center: Any = {"tensor": torch.zeros(WIDTH), "array": np.zeros(WIDTH), "list": [torch.zeros(WIDTH)]}[kind]
         scale = torch.ones(WIDTH)
@@ -105,32 +105,32 @@ def test_probe_of_an_attribute_of_a_class_that_training_changes_refuses_it(kind:
             return x * self.scale
 
     with refuses("model", "'center' of Mean"):
-        found(Mean())
+        probe_layers(Mean())
 
 
-def test_probe_of_a_constant_attribute_of_a_class_finds_nothing() -> None:
+def test_probe_ignores_a_constant_class_attribute() -> None:
     class Scaled(nn.Module):
         scale = torch.ones(WIDTH)
 
         def forward(self, x: Tensor) -> Tensor:
             return x * Scaled.scale
 
-    assert found(Scaled()).changes == ()
+    assert probe_layers(Scaled()).changes == ()
 
 
-def test_probe_of_a_buffer_that_evaluation_changes_restores_it_and_warns() -> None:
-    state = found(AlwaysNorm())
+def test_probe_restores_a_buffer_that_evaluation_changes_and_warns() -> None:
+    state = probe_layers(AlwaysNorm())
     assert state.restored
     assert any("evaluation changes the buffer 'mean'" in warning for warning in state.warnings)
 
 
-def test_probe_of_a_norm_without_running_statistics_warns() -> None:
-    state = found(nn.BatchNorm1d(WIDTH, track_running_stats=False))
+def test_probe_warns_about_a_norm_without_running_statistics() -> None:
+    state = probe_layers(nn.BatchNorm1d(WIDTH, track_running_stats=False))
     assert len(state.warnings) == 1
     assert (state.min_batch, state.min_eval_batch) == (2, 2)
 
 
-def test_probe_leaves_generators_and_the_model_as_they_were() -> None:
+def test_probe_leaves_generators_and_the_model_unchanged() -> None:
     model = nn.Sequential(MovingNorm(), nn.Dropout(), nn.Linear(WIDTH, 3))
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(5)

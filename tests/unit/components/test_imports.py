@@ -24,7 +24,7 @@ NOT_FOUND = "run in the folder of the module, or install it"
         ("needs_other", "import a_package_that_is_not_here\n", NOT_FOUND),
     ],
 )
-def test_module_that_fails_names_the_next_step(
+def test_error_about_a_failing_module_names_the_next_step(
     name: str, code: str, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"{name}.py").write_text(code)
@@ -39,7 +39,7 @@ class Broken:
         raise KeyError("missing")
 
 
-def test_component_that_fails_names_its_line() -> None:
+def test_error_about_a_failing_component_names_the_line() -> None:
     with pytest.raises(InputError) as caught, convert_errors("scheduler", Broken()):
         Broken().choose()
     line = Broken.choose.__code__.co_firstlineno + 1
@@ -52,7 +52,7 @@ class Adds(fl.AsyncRule):
         return fl.ApplyResult(1.0)
 
 
-def test_assignment_to_the_model_of_a_rule_names_the_change_in_place() -> None:
+def test_error_about_assigning_the_model_hints_at_the_change_in_place() -> None:
     rule = Adds()
     with pytest.raises(InputError) as caught, convert_errors("async_rule", rule):
         rule.apply_update(None, AsyncModel(np.zeros(2, np.float32), clients=1, fragments=1))

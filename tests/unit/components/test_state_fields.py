@@ -1,4 +1,4 @@
-"""Components declare the attributes that checkpoints hold, and get them back in their types and in place."""
+"""Components declare the attributes that checkpoints hold. Restored attributes keep their types and their arrays."""
 
 import io
 from collections import deque
@@ -86,7 +86,7 @@ def filled() -> Memory:
     return memory
 
 
-def test_fields_come_back_from_a_file_in_their_types() -> None:
+def test_restored_fields_keep_their_types() -> None:
     memory = Memory()
     memory.restore(from_file(save_state(filled())))
     assert memory._mean.tolist() == [1, 2, 3]
@@ -105,7 +105,7 @@ def test_fields_come_back_from_a_file_in_their_types() -> None:
     assert [counter.count for counter in memory.pair] == [0, 8]
 
 
-def test_keys_leave_out_the_underscore_and_a_dict_by_client_is_a_list_of_pairs() -> None:
+def test_saved_state_drops_underscores_and_lists_a_dict_by_client_as_pairs() -> None:
     state = save_state(filled())
     assert list(state) == ["mean", "rows", "last", "seen", "recent", "scale", "order", "spare", "inner", "pair"]
     assert [client for client, _ in state["rows"]] == [7, 3]
@@ -114,7 +114,7 @@ def test_keys_leave_out_the_underscore_and_a_dict_by_client_is_a_list_of_pairs()
     assert state["inner"] == {"count": 9}
 
 
-def test_arrays_and_components_stay_the_same_objects() -> None:
+def test_restore_keeps_arrays_and_components_as_the_same_objects() -> None:
     memory = Memory()
     mean, view, inner, pair = memory._mean, memory._mean[1:], memory.inner, memory.pair[1]
     memory.restore(save_state(filled()))
@@ -141,7 +141,7 @@ def test_components_in_a_deque_stay_the_same_objects() -> None:
     assert resumed.waiting.maxlen == 3
 
 
-def test_components_that_are_restored_from_one_state_share_nothing() -> None:
+def test_components_that_are_restored_from_one_state_share_no_values() -> None:
     state = save_state(filled())
     first, second = Memory(), Memory()
     first.restore(state)
@@ -154,21 +154,21 @@ def test_components_that_are_restored_from_one_state_share_nothing() -> None:
     assert second.last == {"a": [1]}
 
 
-def test_an_array_that_may_be_none_comes_back_as_none() -> None:
+def test_array_that_is_none_is_restored_as_none() -> None:
     memory = filled()
     memory.restore(save_state(Memory()))
     assert memory.spare is None
     assert memory.rows == {}
 
 
-def test_a_subclass_adds_its_fields_to_those_of_its_base() -> None:
+def test_subclass_also_saves_the_fields_of_its_base() -> None:
     counter, again = NamedCounter(), NamedCounter()
     counter.count, counter.name = 4, "four"
     again.restore(save_state(counter))
     assert save_state(again) == {"count": 4, "name": "four"}
 
 
-def test_without_a_declaration_all_attributes_are_saved_as_they_are() -> None:
+def test_component_without_state_fields_saves_all_attributes() -> None:
     part, again = Undeclared(), Undeclared()
     part.count, part.history = 3, np.arange(4.0)
     again.restore(from_file(save_state(part)))
@@ -210,7 +210,7 @@ PARTS = [
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: type(part).__name__)
-def test_arrays_of_built_in_components_stay_the_same_objects(part: Stateful) -> None:
+def test_restore_keeps_arrays_of_built_in_components_as_the_same_objects(part: Stateful) -> None:
     before = arrays(part)
     part.restore(from_file(save_state(part)))
     after = arrays(part)

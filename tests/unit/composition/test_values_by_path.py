@@ -30,14 +30,14 @@ def resolved(method: str, **override: Any) -> fl.Method:
 
 
 @pytest.mark.parametrize("name", list_methods())
-def test_every_path_of_a_method_can_be_set_to_its_own_value(name: str) -> None:
+def test_setting_a_path_to_its_current_value_changes_nothing(name: str) -> None:
     method = fl.method(name)
     for path, value in values_by_path(method).items():
         assert set_values(method, {path: value}, name) == method
 
 
 @pytest.mark.parametrize("shortcut", SHORTCUTS)
-def test_every_shortcut_has_a_path_that_some_method_has(shortcut: str) -> None:
+def test_every_shortcut_is_a_path_of_some_method(shortcut: str) -> None:
     assert shortcut in Experiment.model_fields
     for path in SHORTCUTS[shortcut]:
         only_by_shortcut = path in ("schedule.updates", "schedule.rounds")
@@ -76,7 +76,7 @@ def test_values_take_the_types_of_their_fields() -> None:
     assert value_at(resolved("heterofl", submodel__capacities__levels="auto"), "submodel.capacities.levels") == AUTO
 
 
-def test_a_component_comes_before_its_fields() -> None:
+def test_component_is_set_before_its_fields() -> None:
     method = resolve_method(
         Experiment(method="fedavg", override={"submodel.stride": 4, "submodel": "rolling(stride=3)"})
     )
@@ -112,12 +112,12 @@ def test_method_replace_takes_shortcuts_and_paths() -> None:
         ("heterofl", "submodel.capacities.levels", (0.0, 1.0), []),
     ],
 )
-def test_a_wrong_override_names_its_path(method: str, path: str, value: object, names: list[str]) -> None:
+def test_error_about_a_wrong_override_names_its_path(method: str, path: str, value: object, names: list[str]) -> None:
     with refuses(path, *names):
         resolve_method(Experiment(method=method, override={path: value}))
 
 
-def test_the_error_of_a_component_names_the_path_and_its_field() -> None:
+def test_error_about_a_component_names_the_path_and_the_field() -> None:
     with refuses("update.server_gain", got=-2):
         resolve_method(Experiment(method="fedasync", override={"update": "delta(server_gain=-2)"}))
     with refuses("update.staleness.exponent", got="x"):
@@ -131,12 +131,12 @@ def test_a_value_that_is_set_twice_is_refused() -> None:
         resolve_method(Experiment(method="fedasync", mixing=0.3, override={"update.mixing": 0.5}))
 
 
-def test_momentum_by_path_is_refused_beside_an_optimizer_without_it() -> None:
+def test_momentum_by_path_is_refused_for_an_optimizer_without_momentum() -> None:
     with refuses("momentum", got=0.9):
         resolve_method(Experiment(method="fedavg", local_optimizer="adam", override={"local.momentum": 0.9}))
 
 
-def test_foreign_names_follow_the_components_that_are_set() -> None:
+def test_names_that_a_method_lacks_depend_on_its_new_components() -> None:
     method = fl.method("fedavg")
     values = {"submodel.stride": 2, "mixing": 0.3, "local.clip": 1.0}
     assert names_that_method_lacks(method, values) == {"submodel.stride", "mixing"}
@@ -160,7 +160,7 @@ def test_fields_of_a_custom_component_are_paths() -> None:
         method.replace(**{"update.participation_correction": -1})
 
 
-def test_method_of_an_async_rule_names_the_schedule_that_it_needs() -> None:
+def test_error_about_an_async_rule_without_its_schedule_names_the_schedule() -> None:
     rule = fl.method("fedasync").update
     with pytest.raises(ValueError, match="AsyncSchedule"):
         fl.Method(name="mine", update=rule)

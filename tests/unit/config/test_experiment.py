@@ -10,7 +10,7 @@ from refusals import refuses
 from fedraa import Experiment, run
 
 
-def test_defaults_are_the_first_run_that_anyone_can_do() -> None:
+def test_default_experiment_is_fed_raa_on_digits_with_ten_clients() -> None:
     experiment = Experiment()
     assert (experiment.method, experiment.dataset, experiment.client_count) == ("fed-raa", "digits", 10)
     assert (experiment.engine, experiment.clock, experiment.seed) == ("ray", "virtual", 0)
@@ -36,14 +36,14 @@ def test_defaults_are_the_first_run_that_anyone_can_do() -> None:
         ("links", 3, "a path"),
     ],
 )
-def test_experiment_with_a_wrong_value_names_the_allowed_ones(field: str, value: Any, expected: str) -> None:
+def test_error_about_a_wrong_field_states_the_expected_values(field: str, value: Any, expected: str) -> None:
     with refuses(field, got=value) as refused:
         Experiment(**{field: value})
     assert refused.value.expected.endswith(expected)
     assert "\n" not in str(refused.value)
 
 
-def test_experiment_with_a_wrong_item_names_the_item() -> None:
+def test_error_about_a_wrong_item_has_the_field_and_the_item() -> None:
     with refuses("hidden", got=0):
         Experiment(hidden=(8, 0))
     with refuses("lr", "finite"):
@@ -60,7 +60,7 @@ def test_experiment_with_a_wrong_item_names_the_item() -> None:
         ("dataset", lambda: None, "run(experiment, dataset=...)"),
     ],
 )
-def test_a_bad_value_is_described_as_it_was_given(field: str, value: Any, text: str) -> None:
+def test_error_about_a_wrong_field_describes_the_value(field: str, value: Any, text: str) -> None:
     with refuses(field, text):
         Experiment(**{field: value})
 
@@ -105,7 +105,7 @@ def test_whole_number_may_be_a_float_or_a_number_of_numpy() -> None:
     assert Experiment(hidden=range(8, 10), quiet=np.bool_(True)).hidden == (8, 9)
 
 
-def test_an_array_with_one_number_is_that_number() -> None:
+def test_array_with_one_number_is_accepted_as_a_number() -> None:
     assert Experiment(clients=np.array(3)).clients == 3
 
 
@@ -138,11 +138,11 @@ def test_ratios_of_a_third_sum_to_one() -> None:
     assert Experiment(ratios=(1 / 3, 1 / 3, 1 / 3)).ratios == (1 / 3, 1 / 3, 1 / 3)
 
 
-def test_nothing_changes_after_construction() -> None:
+def test_experiment_is_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Experiment().seed = 3  # type: ignore[misc]
 
 
-def test_it_survives_a_trip_through_json() -> None:
+def test_experiment_from_json_equals_the_original() -> None:
     experiment = Experiment(ratios=(0.25, 0.75), out="runs/x", target_accuracy=0.9)
     assert Experiment(**json.loads(json.dumps(experiment.model_dump(mode="json")))) == experiment

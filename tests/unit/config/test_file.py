@@ -36,7 +36,7 @@ compressor = {kind = "my_ext:Half", share = 0.5}
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my.toml").write_text(FILE)
     small = 'engine = "local"\nhidden = [8]\nclients = 4\nlocal_epochs = 1\nupdates = 4\nquiet = true\n'
     (tmp_path / "small.toml").write_text(small)
@@ -44,7 +44,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_every_kind_of_value_is_read(here: Path) -> None:
+def test_from_file_reads_every_kind_of_value(folder: Path) -> None:
     assert Experiment.from_file("my.toml") == Experiment(
         method="fed-raa",
         dataset="mnist",
@@ -76,10 +76,10 @@ def test_every_kind_of_value_is_read(here: Path) -> None:
         ("ratios = [0.5, 0.6]", "bad.toml: ratios", (0.5, 0.6), []),
     ],
 )
-def test_a_mistake_in_a_file_names_the_file_and_the_field(
-    text: str, field: str, value: object, last: list[str], here: Path, capsys: pytest.CaptureFixture[str]
+def test_error_in_a_file_names_the_file_and_the_field(
+    text: str, field: str, value: object, last: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "bad.toml").write_text(text)
+    (folder / "bad.toml").write_text(text)
     with refuses(field, "bad.toml", got=value) as refused:
         Experiment.from_file("bad.toml")
     assert refused.value.hint.split()[-1:] == last
@@ -89,55 +89,55 @@ def test_a_mistake_in_a_file_names_the_file_and_the_field(
         assert main([*command, "--config", "bad.toml"]) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n"), err[:8]) == ("", 1, "fedraa: ")
-    assert not (here / "runs").exists()
+    assert not (folder / "runs").exists()
 
 
 def test_misspelled_component_in_a_file_is_refused_before_anything_is_written(
-    here: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (here / "bad.toml").write_text("scheduler = 'gre-ra'\nengine = 'local'")
-    before = sorted(here.iterdir())
+    (folder / "bad.toml").write_text("scheduler = 'gre-ra'\nengine = 'local'")
+    before = sorted(folder.iterdir())
     for command in (["run"], ["plan"], ["compare", "fed-raa"]):
         assert main([*command, "--config", "bad.toml"]) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1)
         assert err.startswith("fedraa: scheduler: got 'gre-ra'; ")
         assert err.endswith("gre-raa?\n")
-    assert sorted(here.iterdir()) == before
+    assert sorted(folder.iterdir()) == before
 
 
-def written(directory: Path) -> dict[str, object]:
+def recorded_experiment(directory: Path) -> dict[str, object]:
     return dict(json.loads((directory / "config.json").read_text())["experiment"])
 
 
 @pytest.mark.parametrize("given", [["--config", "small.toml"], ["--config=small.toml"]])
-def test_flags_go_over_the_file(given: list[str], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_flags_override_the_file(given: list[str], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--hidden", "6", "5", *given, "--no-quiet", "--updates", "6", "--out", "run"]) == 0
     assert "6 (6 tasks)" in capsys.readouterr().out
-    flags = written(here / "run")
+    flags = recorded_experiment(folder / "run")
     assert (flags["hidden"], flags["quiet"], flags["updates"], flags["clients"]) == ([6, 5], False, 6, 4)
 
 
-def test_plan_and_compare_take_it_too(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_and_compare_read_a_configuration_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--config", "small.toml"]) == 0
     assert "4 updates in time" in capsys.readouterr().out
     assert main(["compare", "--config", "small.toml", "fed-raa", "fedasync", "--out", "all"]) == 0
-    assert written(here / "all" / "fedasync-0")["updates"] == 4
+    assert recorded_experiment(folder / "all" / "fedasync-0")["updates"] == 4
     assert main(["compare", "--config", "small.toml"]) == 2
     assert "methods" in capsys.readouterr().err
 
 
-def test_a_file_that_names_none_is_an_error(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_option_config_without_a_file_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config"]) == 2
     assert capsys.readouterr().err.startswith("fedraa: config: ")
 
 
-def test_own_modules_are_found_beside_the_user(here: Path) -> None:
-    (here / "my_net.py").write_text(
+def test_modules_in_the_working_directory_are_found(folder: Path) -> None:
+    (folder / "my_net.py").write_text(
         "from torch import nn\n\n\ndef net():\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 10))\n"
     )
-    (here / "own.toml").write_text('model = "my_net:net"\nengine = "local"\n')
+    (folder / "own.toml").write_text('model = "my_net:net"\nengine = "local"\n')
     script = "import sys; sys.path.remove(''); from fedraa.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", script, "plan", "--config", "own.toml"]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -79,7 +79,7 @@ METHOD_FIELDS: dict[str, Any] = {
 KINDS = ("fed-raa", "fedasync", "fedavg", "heterofl", "ram-fed", "splitfed", "fedcm")
 
 
-def ran(out: Path, method: str, **fields: Any) -> tuple[str, str]:
+def model_and_log(out: Path, method: str, **fields: Any) -> tuple[str, str]:
     """Return the model and the log of a run."""
     limit = {"updates": 10} if find_method(method).asynchronous else {"rounds": 4}
     history = fl.run(**SMALL | limit | {"method": method, "out": out} | split_paths(fields, {}))
@@ -90,13 +90,13 @@ def ran(out: Path, method: str, **fields: Any) -> tuple[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", KINDS)
 def test_field_of_a_method_changes_the_run_or_is_refused(method: str, tmp_path: Path) -> None:
-    plain = ran(tmp_path / "plain", method)
+    plain = model_and_log(tmp_path / "plain", method)
     refused = set()
     for field, value in METHOD_FIELDS.items():
         try:
-            changed = ran(tmp_path / field, method, **{field: value})
+            changed = model_and_log(tmp_path / field, method, **{field: value})
         except ValueError as error:
-            assert str(error).startswith(f"{field}: "), error  # noqa: PT017  # of many fields each
+            assert str(error).startswith(f"{field}: "), error  # noqa: PT017  # each field has another message
             refused.add(field)
         else:
             assert changed != plain, f"{field} is ignored by {method}"
@@ -122,7 +122,7 @@ def test_scale_needs_cut_widths_and_server_compute_a_split(method: str, path: st
 
 
 def _cuts(name: str) -> bool:
-    """Return, by name, True for each method that trains narrower models in a run."""
+    """Return True for a method that trains narrower models."""
     cutting = r"fed-quilt|fed-raa.*|heterofl.*|fedrolex.*|ist|.*-kernels|hetlora|flora|fedgmr-units"
     return re.fullmatch(cutting, name) is not None
 
@@ -238,7 +238,7 @@ def test_every_field_that_can_be_without_effect_is_listed() -> None:
     assert Experiment.model_fields.keys() - listed - always == set()
 
 
-def test_the_same_holds_in_a_file(tmp_path: Path) -> None:
+def test_field_without_effect_is_refused_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "my.toml").write_text('partition = "iid"\ndirichlet = 0.05\n')
     with refuses(f"{tmp_path / 'my.toml'}: dirichlet", "partition iid", got=0.05):
         Experiment.from_file(tmp_path / "my.toml")
@@ -253,7 +253,7 @@ def test_the_same_holds_in_a_file(tmp_path: Path) -> None:
         "--time-scale 2",
     ],
 )
-def test_the_same_holds_for_flags(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_field_without_effect_is_refused_as_a_flag(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     field = words.split()[0].lstrip("-").replace("-", "_")
     assert main(["run", *words.split()]) == 2
     assert f"{field}: " in capsys.readouterr().err
@@ -280,7 +280,7 @@ def test_the_same_holds_for_flags(words: str, capsys: pytest.CaptureFixture[str]
         ({"partition": "dirichlet:1e-1"}, Dirichlet(0.1)),
     ],
 )
-def test_partition_is_the_one_that_the_fields_name(fields: dict[str, Any], expected: object) -> None:
+def test_fields_partition_and_dirichlet_choose_the_partition(fields: dict[str, Any], expected: object) -> None:
     made = build_run(Experiment(clients=4, **fields)).experiment
     own = make_partitioner(made.partition, dirichlet=made.dirichlet)
     assert repr(own) == repr(expected)
@@ -301,7 +301,7 @@ def test_partition_misspelt_with_a_number_has_a_suggestion() -> None:
     assert refused.value.hint.endswith(" dirichlet?")
 
 
-def test_compare_leaves_out_what_has_no_effect_on_one_of_the_methods() -> None:
+def test_drop_unused_options_removes_fields_without_effect_on_the_method() -> None:
     override = {"local.scale_activations": True, "submodel.server_compute": 2.0, "update.mixing": 0.4}
     trial = Experiment(method="fedasync", override=override, scheduler="random", lr=0.3)
     kept = drop_unused_options(trial)
@@ -311,7 +311,7 @@ def test_compare_leaves_out_what_has_no_effect_on_one_of_the_methods() -> None:
 
 
 @pytest.mark.parametrize("field", ["hidden", "dropout"])
-def test_fields_of_the_mlp_are_refused_beside_a_model_that_is_an_object(field: str) -> None:
+def test_fields_of_the_mlp_are_refused_with_a_custom_model(field: str) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -343,7 +343,7 @@ def test_flag_given_twice_is_refused(words: str) -> None:
         parse_command(COMMANDS, words.split(), None)
 
 
-def test_words_after_two_dashes_are_another_command_s() -> None:
+def test_flags_after_two_dashes_belong_to_the_submitted_command() -> None:
     assert parse_command(COMMANDS, ["submit", "--address", "http://x", "--", "run", "--lr", "0.1", "--lr", "0.2"], None)
 
 

@@ -57,7 +57,7 @@ def test_texts_and_tables_become_values_by_path(value: object, expected: dict[st
         ({"stride": 2}, ["fedraa methods NAME"]),
     ],
 )
-def test_a_value_without_a_path_is_refused(value: object, names: list[str]) -> None:
+def test_malformed_overrides_are_refused(value: object, names: list[str]) -> None:
     with refuses("override", *names):
         Experiment(override=value)
 
@@ -73,7 +73,7 @@ SMALL: dict[str, Any] = {"method": "fedasync", "clients": 3, "hidden": (4,), "lo
 SMALL |= {"engine": "local", "quiet": True}
 
 
-def test_a_run_with_an_override_is_that_with_the_field(tmp_path: Path) -> None:
+def test_run_with_an_override_equals_the_run_with_the_field(tmp_path: Path) -> None:
     by_path = fl.run(**SMALL, override={"update.mixing": 0.3}, out=tmp_path / "path")
     by_field = fl.run(**SMALL, mixing=0.3, out=tmp_path / "field")
     assert by_path.summary["model_sha256"] == by_field.summary["model_sha256"]

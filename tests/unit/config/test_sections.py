@@ -22,11 +22,11 @@ def test_a_section_keeps_the_description_and_the_default_of_its_fields() -> None
             assert Experiment.model_fields[name].default == field.default
 
 
-def test_an_experiment_is_each_of_its_sections() -> None:
+def test_experiment_is_an_instance_of_each_section() -> None:
     assert all(isinstance(Experiment(), section) for section in SECTIONS)
 
 
-def test_a_section_checks_its_fields_by_itself() -> None:
+def test_section_checks_its_fields() -> None:
     with refuses("lr", got=-1):
         LocalOptions(lr=-1)
     with refuses("local_steps", got=0):
@@ -39,12 +39,12 @@ def test_a_section_checks_its_fields_by_itself() -> None:
         LocalOptions(scheduler="random")
 
 
-def test_a_section_declares_only_its_own_fields_as_changeable() -> None:
+def test_section_declares_only_fields_of_the_section_as_changeable() -> None:
     for section in SECTIONS:
         assert set(section.MAY_CHANGE) <= set(section.model_fields)
 
 
-def test_fields_that_may_change_before_a_run_is_resumed() -> None:
+def test_only_limits_and_place_of_execution_may_change_before_resume() -> None:
     limits = {"updates", "rounds", "time", "target_accuracy", "target"}
     place = {"data_dir", "device", "engine", "workers", "address", "placement", "resources", "server_node"}
     assert Experiment.may_change() == limits | place | {"out", "quiet"}
@@ -52,5 +52,5 @@ def test_fields_that_may_change_before_a_run_is_resumed() -> None:
 
 
 @pytest.mark.parametrize(("value", "values"), [("a:B", ("a:B",)), (["a:B", "a:C"], ("a:B", "a:C"))])
-def test_a_field_that_takes_several_values_takes_one_as_well(value: object, values: tuple[str, ...]) -> None:
+def test_field_with_several_values_accepts_a_single_value(value: object, values: tuple[str, ...]) -> None:
     assert EvaluationOptions(metrics=value).metrics == values

@@ -66,7 +66,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
     return fl.run(fl.Experiment(**SMALL, metrics=own, out=tmp_path_factory.mktemp("own") / "run"))
 
 
-def test_they_are_columns_fields_and_totals(history: History) -> None:
+def test_custom_metrics_are_in_evals_events_and_the_summary(history: History) -> None:
     names = ["top2", "entropy", "spoils", "surprise"]
     with (history.directory / "evals.csv").open() as stream:
         header, *rows = csv.reader(stream)
@@ -86,7 +86,7 @@ def test_they_are_columns_fields_and_totals(history: History) -> None:
     ]
 
 
-def test_they_change_nothing_else(history: History, tmp_path: Path) -> None:
+def test_custom_metrics_do_not_change_the_run(history: History, tmp_path: Path) -> None:
     plain = fl.run(fl.Experiment(**SMALL, out=tmp_path / "run"))
     assert plain.summary["model_sha256"] == history.summary["model_sha256"]
     assert "metrics" not in plain.summary
@@ -96,7 +96,7 @@ def test_they_change_nothing_else(history: History, tmp_path: Path) -> None:
     assert (plain.directory / "evals.csv").read_text().splitlines()[0] == ",".join(EVAL_COLUMNS)
 
 
-def test_replay_knows_them_from_the_configuration(history: History, tmp_path: Path) -> None:
+def test_replay_reads_custom_metrics_from_the_configuration(history: History, tmp_path: Path) -> None:
     assert "consistent" in replay(history.directory)
     evals = history.directory / "evals.csv"
     text = evals.read_text()
@@ -113,7 +113,7 @@ def test_replay_knows_them_from_the_configuration(history: History, tmp_path: Pa
         evals.write_text(text)
 
 
-def test_they_are_in_the_tables_of_a_report(history: History, tmp_path: Path) -> None:
+def test_custom_metrics_are_in_the_tables_of_a_report(history: History, tmp_path: Path) -> None:
     plain = fl.run(fl.Experiment(**SMALL, method="fedasync", out=tmp_path / "run"))
     groups = load_groups([history.directory, plain.directory])
     columns = report_columns(groups, {})
@@ -127,14 +127,14 @@ def test_they_are_in_the_tables_of_a_report(history: History, tmp_path: Path) ->
     ]
 
 
-def test_they_are_columns_of_a_comparison(tmp_path: Path) -> None:
+def test_custom_metrics_are_columns_of_a_comparison(tmp_path: Path) -> None:
     experiment = fl.Experiment(**SMALL | {"updates": None, "time": 0.1}, metrics=(Top(2, "top2"),), out=tmp_path / "c")
     frame = compare(["fedasync", "fed-raa"], [0, 1], experiment)
     assert (frame["top2"] >= frame["accuracy"]).all()
     assert "top2" in pd.read_csv(tmp_path / "c" / CELLS).columns
 
 
-def test_the_mean_is_exact_however_samples_are_batched(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mean_of_a_metric_is_exact_for_any_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(2 * BATCH + 1, 2)).astype(np.float32), np.arange(2 * BATCH + 1) % 2
     dataset = Dataset("two", x, y, x, y, 2)
@@ -165,7 +165,7 @@ class Sudden:
         return torch.full(labels.shape, 1.0 if self.asked <= 3 else math.inf)
 
 
-def test_what_is_not_finite_in_a_run_is_written_as_a_loss_is(tmp_path: Path) -> None:
+def test_infinite_metric_is_inf_in_evals_and_null_in_the_log(tmp_path: Path) -> None:
     history = fl.run(fl.Experiment(**SMALL, metrics=(Sudden(),), out=tmp_path / "run"))
     assert history.evals["sudden"].tolist() == [1.0, math.inf, math.inf]
     assert [line["sudden"] for line in history.lines() if line["kind"] == "eval"] == [1.0, None, None]
@@ -173,7 +173,7 @@ def test_what_is_not_finite_in_a_run_is_written_as_a_loss_is(tmp_path: Path) -> 
     assert "consistent" in replay(history.directory)
 
 
-def test_no_name_is_taken_that_logs_and_tables_use(history: History) -> None:
+def test_every_name_in_logs_and_tables_is_reserved(history: History) -> None:
     kinds = {"seq", "kind", "t", "wall", "step"}
     groups = load_groups([history.directory])
     plain = {*summarise_run(history)} | {*FROM_SUMMARY, *PER_CELL, *EVAL_COLUMNS} | kinds
@@ -184,7 +184,7 @@ def test_no_name_is_taken_that_logs_and_tables_use(history: History) -> None:
     assert {*MetricSpec().columns} <= TAKEN
 
 
-def named(name: str) -> Callable[..., Tensor]:
+def make_metric(name: str) -> Callable[..., Tensor]:
     def metric(outputs: Tensor, labels: Tensor) -> Tensor:
         return labels
 
@@ -195,8 +195,8 @@ def named(name: str) -> Callable[..., Tensor]:
 @pytest.mark.parametrize(
     ("metrics", "name"),
     [
-        ([named("loss")], "loss"),
-        ([named("a"), named("a")], "name a"),
+        ([make_metric("loss")], "loss"),
+        ([make_metric("a"), make_metric("a")], "name a"),
         ([Top(1, "top-1")], "top-1"),
         ([Top(1, "class")], "class"),
         ([lambda outputs, labels: labels], "'<lambda>'"),
@@ -206,13 +206,13 @@ def named(name: str) -> Callable[..., Tensor]:
         ([fl.Metric], "the class Metric"),
     ],
 )
-def test_metric_that_is_none_or_has_no_free_name_is_refused(metrics: list[object], name: str) -> None:
+def test_metric_of_a_wrong_type_or_with_a_reserved_name_is_refused(metrics: list[object], name: str) -> None:
     with refuses("metrics", name):
         make_metrics(metrics)
 
 
 def test_metric_with_an_unknown_direction_is_refused() -> None:
-    sideways = named("mine")
+    sideways = make_metric("mine")
     sideways.better = "left"  # type: ignore[attr-defined]
     with refuses("metrics.better", "mine", got="left"):
         make_metrics([sideways])
@@ -244,12 +244,12 @@ def failing(outputs: Tensor, labels: Tensor) -> Tensor:
     raise KeyError("teacher")
 
 
-def test_a_metric_that_fails_is_named(tmp_path: Path) -> None:
+def test_error_of_a_failing_metric_names_the_metric(tmp_path: Path) -> None:
     with refuses("metrics", "failing (test_own_metric.py, line ", "KeyError: 'teacher'"):
         fl.run(fl.Experiment(**SMALL, metrics=(failing,), out=tmp_path / "run"))
 
 
-def test_logs_of_json_hold_plain_numbers(history: History) -> None:
+def test_log_has_plain_numbers_for_metrics(history: History) -> None:
     lines = (history.directory / "events.jsonl").read_text().splitlines()
     values = [json.loads(line)["top2"] for line in lines if '"eval"' in line]
     assert all(isinstance(value, float) for value in values)

@@ -41,7 +41,7 @@ def draw_with_routing(seed: int) -> tuple[int, int]:
     ("draw", "probability"),
     [(draw_with_concurrency, 1 / 9), (draw_with_selector, 1 / 9), (draw_with_routing, 1 / 10)],
 )
-def test_next_client_after_task_0_is_the_same_client_as_often_as_any_other(
+def test_next_client_after_task_0_is_drawn_uniformly(
     draw: Callable[[int], tuple[int, int]], probability: float
 ) -> None:
     same = sum(first == following for first, following in map(draw, range(RUNS)))

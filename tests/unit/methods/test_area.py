@@ -11,12 +11,12 @@ from fedraa.server.async_rule import AsyncModel, ClientUpdate
 TRAINED = [(0, (2.0, 2.0), 0), (0, (2.0, 2.5), 0), (1, (1.0, 0.0), 2)]
 
 
-def test_area_of_one_update() -> None:
+def test_area_of_one_update_equals_the_models_by_hand() -> None:
     """y_1 stays (1, 2) until client 1 reports: (1.5, 2) = ((2, 2) + (1, 2)) / 2."""
     Played(Area(1)).all(TRAINED).close((1.5, 2), (1.5, 2.25), (1.5, 1.25))
 
 
-def test_area_of_two_updates() -> None:
+def test_area_of_two_updates_equals_the_models_by_hand() -> None:
     played = Played(Area(2)).all([(0, (2.0, 2.0), 0), (1, (1.0, 0.0), 0), (0, (2.0, 2.5), 0), (0, (3.0, 3.0), 0)])
     played.close((1, 2), (1.5, 1), (1.5, 1), (2, 1.5))
     assert [result.new_version for result in played.taken] == [False, True, False, True]
@@ -50,5 +50,5 @@ def test_area_on_fragments_replaces_only_the_coordinates_of_the_update() -> None
     assert model.params.tolist() == [3, 2, 3]
 
 
-def test_area_counts_a_row_of_every_client_their_mean_and_the_initial_model() -> None:
+def test_area_memory_counts_client_rows_their_mean_and_the_initial_model() -> None:
     assert Area().memory(100, 10) == 100 * (4 * 10 + 8 + 4)

@@ -1,4 +1,4 @@
-"""CGAD: the weight of an age, and Adam's moments of scaled deltas, in independent NumPy."""
+"""CGAD: the weight of a staleness, and Adam's moments of scaled deltas, in independent NumPy."""
 
 from math import exp
 
@@ -14,7 +14,7 @@ from fedraa.server.staleness import STALENESS
 CGAD = list_methods()["cgad"].update
 
 
-def test_the_gate_falls_to_0_at_its_cutoff() -> None:
+def test_cosine_gate_falls_to_0_at_the_cutoff() -> None:
     gate = CosineGate(alpha=0.1, cutoff=8)
     weights = [gate(staleness) for staleness in (0, 1, 2, 4, 8, 20)]
     np.testing.assert_allclose(weights, (1, 0.870399, 0.698830, 0.335160, 0, 0), atol=1e-6)
@@ -34,7 +34,7 @@ def test_cgad_scales_a_delta_before_both_moments() -> None:
     np.testing.assert_allclose(played.model.params, theta, rtol=0, atol=1e-6)
 
 
-def test_a_constant_age_cancels() -> None:
+def test_cgad_does_not_depend_on_a_constant_staleness() -> None:
     aged = [(client, gain, 3) for client, gain, _ in random_arrivals(30, 3)]
     fresh = [(client, gain, 0) for client, gain, _ in aged]
     runs = [Played(CGAD, 3, np.ones(5)).all(arrivals).thetas for arrivals in (aged, fresh)]

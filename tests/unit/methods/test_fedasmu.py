@@ -20,7 +20,7 @@ def weigh(rule: AsyncRule, model: AsyncModel, client: int, *, staleness: int, lo
     return rule.apply_update(ClientUpdate(client, fragment, slice(None), new, new, staleness, 1, loss), model).weight
 
 
-def test_fedasmu() -> None:
+def test_fedasmu_equals_the_models_and_weights_by_hand() -> None:
     """The losses of these updates are equal, so that the controls stay constant."""
     played = Played(FedASMU()).all(TRAINED)
     played.close((1.5, 2), (1.707107, 2.207107), (1.530330, 1.655330))
@@ -28,7 +28,7 @@ def test_fedasmu() -> None:
 
 
 def test_the_controls_of_a_client_follow_its_loss() -> None:
-    """xi of client 1 stays that of constant controls. Those of client 0 are (1.02, .48, .02) after a fall by 2."""
+    """Client 1 keeps its controls. The controls of client 0 are (1.02, .48, .02) after its loss falls by 2."""
     model = AsyncModel(np.array(START, np.float32), 2, 1)
     rule = FedASMU(mu=0.5).bind(model)
     weights = [

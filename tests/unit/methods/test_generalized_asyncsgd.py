@@ -47,7 +47,7 @@ def product_form(probabilities: np.ndarray, rates: np.ndarray, tasks: int) -> tu
     ("probabilities", "tasks", "throughput", "staleness"),
     [((0.5, 0.5), 2, 0.476190, (0.4, 1.6)), ((0.8, 0.2), 3, 0.9375, (1.25, 5))],
 )
-def test_queues(
+def test_throughput_and_staleness_of_queues_equal_the_reference(
     probabilities: tuple[float, float], tasks: int, throughput: float, staleness: tuple[float, float]
 ) -> None:
     p, rates = np.array(probabilities), np.array([1, 0.25])
@@ -117,7 +117,7 @@ def test_probabilities_keep_the_largest_mean_staleness() -> None:
         Routing(max_staleness=0.5).find_probabilities(durations, 3)
 
 
-def test_each_client_has_its_share_of_the_updates_however_slow_it_is() -> None:
+def test_each_client_has_its_share_of_the_updates_at_any_speed() -> None:
     """Clients take 1, 2 and 9 units of time. Each queue serves one task at a time."""
     probabilities, durations = np.array([0.5, 0.3, 0.2]), np.array([1.0, 2, 9])
     queues = RoutedTasks(probabilities, 3, seed=0)
@@ -149,11 +149,11 @@ def test_tasks_of_a_quarantined_client_go_to_other_clients() -> None:
     assert queues.next_clients(0, 100, {0, 1, 2, 3}) == ()
 
 
-def test_routing_of_rounds_draws_clients_by_their_speed() -> None:
+def test_participation_routing_resolves_to_routing() -> None:
     assert isinstance(PARTICIPATION.resolve("routing:5"), Routing)
 
 
-def test_updates_follow_the_probabilities_and_replay(tmp_path: Path) -> None:
+def test_run_draws_clients_by_the_probabilities_and_replays(tmp_path: Path) -> None:
     history = fl.run(**SMALL, updates=400, concurrency=4, eval_every=400, out=tmp_path / "run")
     commits = [line for line in history.lines() if line["kind"] == "commit"]
     clients = np.array([line["client"] for line in commits])

@@ -34,7 +34,7 @@ def corrected(delta: np.ndarray, m: np.ndarray) -> np.ndarray:
     return length * direction / np.linalg.norm(direction)
 
 
-def test_heloco() -> None:
+def test_heloco_equals_the_models_and_momenta_by_hand() -> None:
     played = Played(HeLoCo())
     momenta = []
     for gain in GAINS:
@@ -52,14 +52,14 @@ def test_heloco() -> None:
         ((1.0, 0.8), (0.134711, -0.151889), (1.202463, -0.440550)),
     ],
 )
-def test_a_delta_against_the_momentum_shrinks_and_another_one_turns(
+def test_heloco_shrinks_a_delta_against_the_momentum_and_turns_others(
     delta: tuple[float, float], m: tuple[float, float], expected: tuple[float, float]
 ) -> None:
     of_delta, of_momentum = HeLoCo().find_factors(np.array(delta, np.float32), np.array(m, np.float32))
     np.testing.assert_allclose(of_delta * np.array(delta) + of_momentum * np.array(m), expected, rtol=0, atol=5e-6)
 
 
-def test_heloco_corrects_each_tensor_of_a_submodel_and_keeps_the_momentum_of_other_coordinates() -> None:
+def test_heloco_corrects_each_tensor_and_keeps_momentum_outside_the_submodel() -> None:
     tensors = ((2, 3), (4,))
     model = AsyncModel(np.zeros(10, np.float32), 2, 1, tensors=tensors)
     rule = HeLoCo(server_lr=0.5, rho=0.8).bind(model)

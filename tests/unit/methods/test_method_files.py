@@ -79,7 +79,7 @@ def test_fedavg_names_the_four_files_of_its_path() -> None:
     assert len(re.findall(r"[\w/]+\.py", text.partition("Read next: ")[2].partition('"""')[0])) == MAX_READ_NEXT
 
 
-def test_every_method_has_formula_situation_and_settings() -> None:
+def test_every_method_has_a_formula_a_use_case_and_paper_settings() -> None:
     assert len(list_methods()) >= 49
     for name, method in list_methods().items():
         assert name == method.name
@@ -125,7 +125,7 @@ def test_names_of_component_classes_are_unique() -> None:
 
 @pytest.fixture
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A plug-in package with one module that brings one method."""
+    """Provide a plug-in package with one module that registers one method."""
     package = tmp_path / "more_methods"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -147,7 +147,9 @@ def _weights(history: fl.History) -> list[float]:
 
 
 @pytest.mark.usefixtures("plugin")
-def test_a_file_in_a_plugin_package_is_found_everywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_method_of_a_plugin_package_is_found_by_runs_lists_and_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert find_method("half-steps").paper == "Nobody 2026"
     assert on_terms(fl.Experiment(method="half-steps"), "paper").lr == 0.3
     assert main(["methods", "--json"]) == 0
@@ -167,6 +169,6 @@ def test_a_name_cannot_be_registered_twice() -> None:
         ASYNC_RULE.register("ringmaster")(object)
 
 
-def test_own_method_without_paper_has_no_paper_settings() -> None:
+def test_terms_paper_are_refused_for_a_custom_method() -> None:
     with refuses("terms", "own"):
         on_terms(fl.Experiment(method=Method()), "paper")

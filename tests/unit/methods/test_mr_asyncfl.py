@@ -12,7 +12,7 @@ from fedraa.server.async_rule import AsyncModel, ClientUpdate
 TRAINED = [(0, (2.0, 2.0), 0), (0, (2.0, 2.5), 0), (1, (1.0, 0.0), 2)]
 
 
-def test_mr_asyncfl() -> None:
+def test_mr_asyncfl_equals_the_models_and_weights_by_hand() -> None:
     played = Played(ModelReplacement())
     weights = []
     for client, trained, _ in TRAINED:
@@ -42,7 +42,7 @@ def test_mr_asyncfl_of_gamma_1_is_area_of_one_update() -> None:
     same(ModelReplacement(gamma=1.0), Area(1), random_arrivals(50, 3))
 
 
-def test_mr_asyncfl_at_the_first_update_of_each_client_adds_its_change_to_fedasync() -> None:
+def test_mr_asyncfl_adds_the_first_change_of_each_client_to_fedasync() -> None:
     """While no client reports twice: theta of FedAsync plus gamma c_i (w - theta_0), c_i = gamma^k / N."""
     played = Played(ModelReplacement(), 3, np.ones(5))
     theta = np.ones(5)
@@ -69,5 +69,5 @@ def test_mr_asyncfl_has_weights_for_each_fragment() -> None:
     assert model.params.tolist() == [7, 7, 6, 6]
 
 
-def test_mr_asyncfl_counts_a_row_of_every_client_and_the_initial_model() -> None:
+def test_mr_asyncfl_memory_counts_client_rows_and_the_initial_model() -> None:
     assert ModelReplacement().memory(100, 10) == 100 * (4 * 10 + 4)

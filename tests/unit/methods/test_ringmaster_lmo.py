@@ -22,7 +22,9 @@ def polar(matrix: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("limit", "last", "steps"), [(3, (1.216915, 1.948569), 3), (2, (1.189443, 2.044721), 2)])
-def test_ringmaster_lmo_on_the_euclidean_ball(limit: int, last: tuple[float, float], steps: int) -> None:
+def test_ringmaster_lmo_on_the_euclidean_ball_equals_the_models_by_hand(
+    limit: int, last: tuple[float, float], steps: int
+) -> None:
     played = Played(RingmasterLMO(optimizer=EUCLIDEAN, delay_limit=limit)).all(TRIPLE)
     played.close((1.1, 2), (1.189443, 2.044721), last)
     assert sum(result.new_version for result in played.taken) == steps
@@ -43,7 +45,7 @@ def test_ringmaster_lmo_without_momentum_is_normalised_ringmaster() -> None:
     np.testing.assert_allclose(played.model.params, theta, rtol=0, atol=1e-5)
 
 
-def test_agnostic_values() -> None:
+def test_agnostic_values_equal_the_reference() -> None:
     limits, betas, factors = zip(*map(find_agnostic_values, range(5)), strict=True)
     assert limits == (1, 1, 1, 1, 2)
     np.testing.assert_allclose(1 - np.array(betas), (1, 1, 0.707107, 0.577350, 0.5), atol=1e-6)
@@ -80,7 +82,7 @@ def test_agnostic_steps_count_only_accepted_updates() -> None:
         ("per-step", ((0.985790, -0.530730), (0.429837, 0.935343))),
     ],
 )
-def test_newton_schulz(factors: str, expected: tuple[tuple[float, float], ...]) -> None:
+def test_newton_schulz_equals_the_reference(factors: str, expected: tuple[tuple[float, float], ...]) -> None:
     """The source of the second result has more digits of the factors."""
     matrix = np.array([[3, 0], [4, 5]], np.float32)
     tolerance = 1e-6 if factors == "muon" else 2e-5
@@ -97,7 +99,7 @@ def test_newton_schulz_comes_near_the_polar_factor(shape: tuple[int, int]) -> No
     np.testing.assert_allclose(polar(result), polar(matrix), atol=1e-4)
 
 
-def test_muon_steps_along_the_factor_of_each_matrix_and_the_momentum_of_vectors() -> None:
+def test_muon_steps_along_polar_factors_of_matrices_and_momentum_of_vectors() -> None:
     """Tensors of the shapes (4, 3), (3,) and (2, 3, 2): the last one counts as a matrix of 2 x 6."""
     optimizer = Muon(server_lr=0.1, beta=0.8, factors="per-step").bind(27, ((4, 3), (3,), (2, 3, 2)))
     params = np.zeros(27, np.float32)

@@ -94,7 +94,7 @@ CASES = {each.__name__: each() for each in (classification, multilabel, regressi
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_loss_and_gradient(name: str) -> None:
+def test_loss_and_gradient_equal_numpy(name: str) -> None:
     objective, z, y, loss, gradient, _ = CASES[name]
     outputs = torch.tensor(z, requires_grad=True)
     result = objective.training_loss(outputs, outputs, torch.from_numpy(y))
@@ -106,7 +106,7 @@ def test_loss_and_gradient(name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("cuts", [(), (1, 3), (2, 7, 10)])
-def test_figures_are_of_all_samples_however_they_are_batched(name: str, cuts: tuple[int, ...]) -> None:
+def test_metrics_do_not_depend_on_the_batches(name: str, cuts: tuple[int, ...]) -> None:
     objective, z, y, loss, _, metrics = CASES[name]
     total: dict[str, Array] = {}
     summed = 0.0
@@ -122,7 +122,7 @@ def test_figures_are_of_all_samples_however_they_are_batched(name: str, cuts: tu
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_clients_figure_is_that_of_its_samples(name: str) -> None:
+def test_metric_of_a_client_uses_only_the_samples_of_the_client(name: str) -> None:
     objective, z, y, _, _, _ = CASES[name]
     parts = np.split(np.arange(len(y)), [4, 5])
     sums = [objective.sums(torch.from_numpy(z[rows]), torch.from_numpy(y[rows])) for rows in parts]
@@ -133,7 +133,7 @@ def test_a_clients_figure_is_that_of_its_samples(name: str) -> None:
     assert objective.of_clients(stacked).tolist() == expected
 
 
-def test_nothing_that_counts_is_a_loss_of_zero_without_a_gradient() -> None:
+def test_targets_that_are_all_ignored_give_zero_loss_and_no_gradient() -> None:
     outputs = torch.randn(2, 3, 4, requires_grad=True)
     loss = NextToken().loss(outputs, torch.full((2, 3), -100))
     loss.backward()
@@ -155,12 +155,14 @@ def test_nothing_that_counts_is_a_loss_of_zero_without_a_gradient() -> None:
         (Segmentation(), np.zeros((2, 3)), "y_train", "float64 [2, 3]"),
     ],
 )
-def test_wrong_targets_are_refused_by_row(objective: Objective, y: Array, field: str, shown: str) -> None:
+def test_wrong_targets_are_refused_with_their_row_or_shape(
+    objective: Objective, y: Array, field: str, shown: str
+) -> None:
     with refuses(field, shown):
         objective.targets(y, y.copy(), 0)
 
 
-def test_outputs_are_found_in_what_models_return() -> None:
+def test_objective_finds_the_outputs_in_every_form_that_models_return() -> None:
     tensor, other = torch.zeros(2), torch.ones(2)
     objective = OBJECTIVE.resolve("classification(auxiliary={'aux': 0.5})")
 
@@ -175,12 +177,12 @@ def test_outputs_are_found_in_what_models_return() -> None:
 
 
 @pytest.mark.parametrize("result", [{"a": torch.zeros(2), "b": torch.ones(2)}, {}, None, "logits", (None, [1])])
-def test_outputs_that_are_not_clear_are_refused(result: object) -> None:
+def test_ambiguous_or_missing_outputs_are_refused(result: object) -> None:
     with pytest.raises(TypeError):
         Classification().outputs(result)
 
 
-def test_auxiliary_outputs_are_in_the_loss_of_training_with_their_weights() -> None:
+def test_training_loss_adds_weighted_auxiliary_losses() -> None:
     z, y = torch.randn(3, 5, 4), torch.randint(0, 4, (5,))
     objective = Classification(auxiliary={"aux": 0.5, "1": 0.25})
     plain, aux = Classification().loss(z[0], y), Classification().loss(z[1], y)
@@ -202,7 +204,7 @@ def sum_one_by_one(objective: Objective, outputs: torch.Tensor, targets: torch.T
 
 @pytest.mark.parametrize("samples", [2, 100, 5000])
 def test_r2_of_constant_targets_is_minus_infinity(samples: int) -> None:
-    """The targets have no variance, so an error is infinitely large beside it. A rounding error once gave 4e14."""
+    """Targets without variance make any error infinitely large relative to it. A rounding error once gave 4e14."""
     y = torch.full((samples,), 0.1)
     sums = sum_one_by_one(Regression(), y + 0.5, y)
     assert Regression().metrics(sums)["r2"] == -np.inf

@@ -30,7 +30,7 @@ TOKENS = fl.Dataset("count", COUNT[:90, :-1], COUNT[:90, 1:], COUNT[90:, :-1], C
 
 
 class Interval(fl.Objective):
-    better = {"covered": "max"}  # noqa: RUF012  # as short as a user's
+    better = {"covered": "max"}  # noqa: RUF012  # users omit the annotation
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         error = targets - outputs.squeeze(1)
@@ -52,7 +52,7 @@ def run(out: Path, dataset: fl.Dataset = LINE, **fields: Any) -> fl.History:
 
 
 @pytest.mark.parametrize("limit", [{"method": "fedavg", "rounds": 8}, {"method": "fed-raa", "updates": 40}])
-def test_a_regression_learns(limit: dict[str, Any], tmp_path: Path) -> None:
+def test_regression_learns_and_logs_its_metrics(limit: dict[str, Any], tmp_path: Path) -> None:
     history = run(tmp_path / "run", **limit)
     evals = history.evals
     names = ["mse", "mae", "r2", "loss", "client_mean", "client_std", "client_worst"]
@@ -70,7 +70,7 @@ def test_a_regression_learns(limit: dict[str, Any], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [{"method": "fedavg", "rounds": 6}, {"method": "fed-raa", "updates": 30}])
-def test_a_next_token_is_learnt(limit: dict[str, Any], tmp_path: Path) -> None:
+def test_next_token_model_learns(limit: dict[str, Any], tmp_path: Path) -> None:
     history = run(tmp_path / "run", TOKENS, model=chain(), lr=0.5, **limit)
     evals = history.evals
     assert evals["perplexity"].iloc[-1] < 0.7 * evals["perplexity"].iloc[0]
@@ -80,7 +80,7 @@ def test_a_next_token_is_learnt(limit: dict[str, Any], tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 @pytest.mark.filterwarnings("error")
-def test_an_infinite_perplexity_is_a_figure_not_a_warning(tmp_path: Path) -> None:
+def test_infinite_perplexity_is_logged_without_a_warning(tmp_path: Path) -> None:
     history = run(tmp_path / "run", TOKENS, model=chain(), lr=100.0, method="fedavg", momentum=0.0, rounds=2)
     assert np.isinf(history.evals["client_worst"].iloc[-1])
     # JSON has no infinity.
@@ -90,7 +90,7 @@ def test_an_infinite_perplexity_is_a_figure_not_a_warning(tmp_path: Path) -> Non
 
 
 @pytest.mark.filterwarnings("error")
-def test_nor_is_one_whose_square_is() -> None:
+def test_perplexity_with_an_infinite_square_causes_no_warning() -> None:
     spec = build_run(fl.Experiment(**SMALL, objective="next-token(ignore=7)"), dataset=TOKENS, model=chain())
     model = chain()
     assert isinstance(model[-1], nn.Linear)
@@ -114,7 +114,7 @@ def test_token_beyond_the_embedding_is_refused_before_the_start(split: str, tmp_
     assert not (tmp_path / "run").exists()
 
 
-def test_a_target_ends_a_run_and_a_better_one_makes_it_longer(tmp_path: Path) -> None:
+def test_target_ends_a_run_and_a_better_target_extends_it(tmp_path: Path) -> None:
     whole = run(tmp_path / "whole", method="fedavg", rounds=8)
     reached = float(whole.evals["mse"].iloc[2])
     history = run(tmp_path / "run", method="fedavg", rounds=8, target=f"mse:{reached}")
@@ -129,7 +129,7 @@ def test_a_target_ends_a_run_and_a_better_one_makes_it_longer(tmp_path: Path) ->
     assert longer.summary["model_sha256"] == whole.summary["model_sha256"]
 
 
-def test_early_stopping_knows_what_is_better(tmp_path: Path) -> None:
+def test_early_stopping_ends_a_run_without_improvement(tmp_path: Path) -> None:
     stop = fl.EarlyStopping(patience=2, min_delta=100.0)
     fields = {**SMALL, "objective": "regression", "hidden": (8,), "method": "fedavg", "rounds": 8}
     history = fl.run(fl.Experiment(**fields, out=tmp_path / "run"), dataset=LINE, callbacks=[stop])
@@ -137,7 +137,7 @@ def test_early_stopping_knows_what_is_better(tmp_path: Path) -> None:
     assert len(history.evals) == 3
 
 
-def test_an_own_objective_by_its_path(tmp_path: Path) -> None:
+def test_custom_objective_by_its_path_trains_and_replays(tmp_path: Path) -> None:
     history = run(tmp_path / "run", objective=f"{__name__}:Interval", method="fedavg", rounds=8)
     evals = history.evals
     assert list(evals.columns[3:5]) == ["covered", "loss"]
@@ -177,7 +177,7 @@ class Sides(nn.Module):
         return {"logits": self.head(torch.relu(self.hidden(states))), "aux": self.aux(states)}
 
 
-def test_several_inputs_a_mask_a_dict_and_an_auxiliary_head(tmp_path: Path) -> None:
+def test_model_with_two_inputs_dict_outputs_and_auxiliary_head_learns(tmp_path: Path) -> None:
     def inputs(rows: slice) -> dict[str, np.ndarray[Any, Any]]:
         return {"tokens": COUNT[rows, :-1], "mask": COUNT[rows, :-1] != 7}
 
@@ -200,7 +200,7 @@ def test_several_inputs_a_mask_a_dict_and_an_auxiliary_head(tmp_path: Path) -> N
         ({"objective": "regresion"}, "objective", ["'regresion'", " regression?"]),
     ],
 )
-def test_what_does_not_go_together_is_one_sentence_before_the_start(
+def test_incompatible_fields_are_refused_before_the_start(
     fields: dict[str, Any], field: str, names: list[str], tmp_path: Path
 ) -> None:
     with refuses(field, *names) as refused:
@@ -248,7 +248,7 @@ def test_objective_that_the_data_do_not_fit_is_refused_before_the_start(
     assert not (tmp_path / "run").exists()
 
 
-def test_calibration_that_nobody_asked_for_is_off_where_samples_have_no_label() -> None:
+def test_default_logit_calibration_is_off_for_data_without_labels() -> None:
     flags = {**SMALL, "method": "fed-quilt"}
     labelled = fl.Dataset("rows", X[:90], np.arange(90) % 3, X[90:], np.arange(30) % 3, 3)
     assert (
@@ -265,14 +265,14 @@ def test_a_model_that_does_not_fit_the_objective_is_refused(tmp_path: Path) -> N
         run(tmp_path / "run", model=nn.Linear(4, 3), objective="regression")
 
 
-def test_inputs_that_fedrobust_cannot_bend_are_refused() -> None:
+def test_fedrobust_refuses_integer_inputs() -> None:
     tokens = fl.Dataset("tokens", COUNT[:90], COUNT[:90, 0], COUNT[90:], COUNT[90:, 0], 6)
     model = nn.Sequential(nn.Embedding(8, 4), nn.Flatten(), nn.Linear(28, 6))
     with refuses("method", "fedrobust", "int64"):
         build_run(fl.Experiment(**SMALL, method="fedrobust"), model, tokens)
 
 
-def test_statistics_are_estimated_on_an_even_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_are_estimated_on_samples_of_all_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedraa.engine.run_spec.STATISTICS_SAMPLES", 30)
     data = fl.Dataset("rows", np.arange(90.0)[:, None], np.arange(90) % 3, X[90:, :1], np.arange(30) % 3, 3)
     model = nn.Sequential(nn.Linear(1, 10), nn.BatchNorm1d(10), nn.Linear(10, 3))
@@ -280,13 +280,13 @@ def test_statistics_are_estimated_on_an_even_sample(monkeypatch: pytest.MonkeyPa
     rows, share = spec.evaluation_data, 30 / 90
     held = [np.isin(rows.x_train, spec.data.client(client)[0]).sum() for client in range(3)]
     assert len(rows.x_train) == 30
-    # The mean and the deviation are those of all clients, not only of the first client.
+    # The mean and the deviation come from all clients, not only from the first client.
     assert min(held) > 0.5 * share * 30
     assert len(build_run(fl.Experiment(**SMALL, statistics="all"), model, data).evaluation_data.x_train) == 90
     assert len(build_run(fl.Experiment(**SMALL, method="fedavg"), nn.Linear(1, 3), data).evaluation_data.x_train) == 0
 
 
-def test_two_passes_of_sam_drop_the_same_and_a_full_gradient_drops_nothing() -> None:
+def test_full_gradient_does_not_depend_on_dropout() -> None:
     spec = build_run(fl.Experiment(**SMALL, hidden=(8,), dropout=0.5, method="mimelite"))
     trainer, server = make_worker_spec(spec).trainer("cpu"), make_server(spec, lambda kind, t, /, **fields: None)
     task = server.assign(next(iter(server.begin())), 0.0)
@@ -301,7 +301,7 @@ def _later(task: Any) -> Any:
     return replace(task, turn=task.turn + 1)
 
 
-def test_clients_are_evaluated_after_training_of_their_own(tmp_path: Path) -> None:
+def test_personal_metrics_evaluate_clients_after_local_training(tmp_path: Path) -> None:
     """With one step on one full batch, the personal model is one step of gradient descent, computed by hand."""
     model = nn.Linear(4, 1, bias=False)
     fields = {**SMALL, "objective": "regression", "method": "fedavg", "rounds": 1, "momentum": 0.0}

@@ -71,7 +71,7 @@ def table(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("limit", [{"method": "fedavg", "rounds": 8}, {"method": "fed-raa", "updates": 40}])
-def test_a_table_with_clients_is_learnt_by_regression(limit: dict[str, Any], tmp_path: Path) -> None:
+def test_regression_learns_from_a_table_with_a_client_column(limit: dict[str, Any], tmp_path: Path) -> None:
     fields = {**OF_MLP, **limit, "objective": "regression", "personalised": 2, "out": tmp_path / "run"}
     history = fl.run(dataset=str(table(tmp_path)), lr=0.05, **fields)
     assert history.evals["mse"].iloc[-1] < 0.5 * history.evals["mse"].iloc[0]
@@ -80,7 +80,7 @@ def test_a_table_with_clients_is_learnt_by_regression(limit: dict[str, Any], tmp
     assert "consistent" in fl.replay(history.directory)
 
 
-def test_next_tokens_that_a_function_makes(tmp_path: Path) -> None:
+def test_next_token_model_learns_from_samples_that_a_function_makes(tmp_path: Path) -> None:
     data = fl.FederatedDataset("count", tokens, tokens(9), classes=8, sizes=12)
     digests = []
     for method, limit in (("fedavg", {"rounds": 6}), ("fed-raa", {"updates": 24})):
@@ -93,7 +93,7 @@ def test_next_tokens_that_a_function_makes(tmp_path: Path) -> None:
     assert len(set(digests)) == 2
 
 
-def test_samples_in_memory_and_samples_that_are_read_give_one_run(tmp_path: Path) -> None:
+def test_samples_in_memory_and_samples_read_by_workers_give_the_same_run(tmp_path: Path) -> None:
     digests = set()
     for name, train in (("held", (X, Y)), ("read", Scattered())):
         data = fl.FederatedDataset("line", train, TEST, clients=OWNERS)
@@ -103,7 +103,7 @@ def test_samples_in_memory_and_samples_that_are_read_give_one_run(tmp_path: Path
     assert len(digests) == 1
 
 
-def test_clients_are_evaluated_by_themselves_on_their_own_test_samples() -> None:
+def test_clients_are_evaluated_on_their_test_samples() -> None:
     own = [owner for owner in OWNERS[:18] if owner != "shop 1"]
     rows = [row for row in range(18) if OWNERS[row] != "shop 1"]
     data = fl.FederatedDataset("line", (X, Y), (X[rows], Y[rows]), clients=OWNERS, test_clients=own)
@@ -115,7 +115,7 @@ def test_clients_are_evaluated_by_themselves_on_their_own_test_samples() -> None
 
 @pytest.mark.parametrize("partition", ["iid", "powerlaw", "lognormal", "noise", "natural"])
 @pytest.mark.parametrize("train", [(X, Y), Scattered()])
-def test_partitions_that_do_without_classes(partition: str, train: Any) -> None:
+def test_partition_without_classes_divides_regression_data(partition: str, train: Any) -> None:
     data = fl.FederatedDataset("line", train, TEST, clients=OWNERS)
     spec = build_run(
         Experiment(**OF_MLP, objective="regression", rounds=1, clients=3, partition=partition), dataset=data
@@ -127,13 +127,13 @@ def test_partitions_that_do_without_classes(partition: str, train: Any) -> None:
 
 @pytest.mark.parametrize("partition", ["dirichlet", "labels", "shards"])
 @pytest.mark.parametrize("train", [(X, Y), Scattered()])
-def test_partitions_by_class_are_refused(partition: str, train: Any) -> None:
+def test_partition_by_class_is_refused_for_regression(partition: str, train: Any) -> None:
     data = fl.FederatedDataset("line", train, TEST)
     with refuses("partition", "iid", "powerlaw", "lognormal", "natural"):
         build_run(Experiment(**OF_MLP, objective="regression", rounds=1, clients=3, partition=partition), dataset=data)
 
 
-def test_a_plan_shows_counts_where_samples_have_no_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_of_samples_without_classes_shows_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     show_plan(Experiment(**OF_MLP, dataset=str(table(tmp_path)), objective="regression", rounds=2), tmp_path)
     output = " ".join(capsys.readouterr().out.split())
     assert re.search(r"sales: 72 samples .* 3 clients, natural\b", output)
@@ -143,7 +143,7 @@ def test_a_plan_shows_counts_where_samples_have_no_classes(tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("read", [False, True])
-def test_a_client_whose_rows_are_not_finite_is_dropped_for_every_objective(read: bool, tmp_path: Path) -> None:
+def test_client_with_nan_rows_is_refused_or_with_allow_nan_quarantined(read: bool, tmp_path: Path) -> None:
     x = X.copy()
     # This is the row of shop 1.
     x[4, 0] = np.nan
@@ -156,7 +156,7 @@ def test_a_client_whose_rows_are_not_finite_is_dropped_for_every_objective(read:
     assert np.isfinite(history.evals["mse"]).all()
 
 
-def test_one_of_several_inputs_may_be_nan_where_that_is_allowed() -> None:
+def test_nan_in_one_of_several_inputs_needs_allow_nan() -> None:
     x, y = tokens(0, 30)
     x = {"tokens": x["tokens"], "mask": x["mask"].astype(np.float32)}
     test = ({name: part[:6].copy() for name, part in x.items()}, y[:6])
@@ -247,7 +247,9 @@ PIXELS = RNG.integers(0, 2, (12, 4, 4))
         ),
     ],
 )
-def test_data_that_do_not_fit_are_refused(data: Any, fields: dict[str, Any], field: str, shown: str) -> None:
+def test_data_or_transforms_that_do_not_fit_the_objective_are_refused(
+    data: Any, fields: dict[str, Any], field: str, shown: str
+) -> None:
     several = fields.get("objective") == "next-token"
     experiment = Experiment(
         **(SMALL if several else OF_MLP) | {"objective": "regression", "rounds": 1, "clients": 3, **fields}
@@ -263,7 +265,7 @@ def test_transform_that_moves_pixels_is_refused_for_segmentation() -> None:
         build_run(Experiment(**(OF_MLP | fields)), dataset=data)
 
 
-def test_a_transform_that_moves_nothing_goes_with_every_objective(tmp_path: Path) -> None:
+def test_transform_that_moves_no_pixels_is_accepted_for_segmentation(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 2, 1))
     fields = {**SMALL, "objective": "segmentation", "rounds": 2, "clients": 3, "transforms": ("normalize", brighter)}
     data = fl.Dataset("d", IMAGES, PIXELS, IMAGES, PIXELS, 2)

@@ -32,7 +32,7 @@ class SendsTwo(RoundState):
 
 
 @pytest.mark.parametrize("options", [{}, {"aggregator": "median"}])
-def test_replay_of_a_custom_round_state(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_replay_accepts_the_traffic_of_a_custom_round_state(tmp_path: Path, options: dict[str, Any]) -> None:
     method = fl.Method(name="own", update=Mean(auxiliary=SendsTwo()))
     history = fl.run(method=method, out=tmp_path / "run", **SMALL | options)
     # In two rounds, each of the three clients receives the model and two buffers of float32.
@@ -64,14 +64,14 @@ class SendsTen(CoverageMean):
         return 10, 5
 
 
-def test_replay_of_a_custom_aggregator_that_sets_the_traffic(tmp_path: Path) -> None:
+def test_replay_accepts_the_traffic_of_a_custom_aggregator(tmp_path: Path) -> None:
     history = fl.run(method="fedavg", aggregator=SendsTen(), out=tmp_path / "run", **SMALL)
     assert history.summary["bytes_down"] == 2 * 3 * 4 * 10
     assert history.summary["bytes_up"] == 2 * 3 * 4 * 5
     assert "consistent" in fl.replay(tmp_path / "run")
 
 
-def test_replay_of_flora_with_full_submodels(tmp_path: Path) -> None:
+def test_replay_accepts_flora_with_full_submodels(tmp_path: Path) -> None:
     options = SMALL | needed_model("flora") | {"hidden": (200,)}
     fl.run(method="flora", submodel="full", out=tmp_path / "run", **options)
     assert "consistent" in fl.replay(tmp_path / "run")

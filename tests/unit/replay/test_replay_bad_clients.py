@@ -46,51 +46,51 @@ def genuine(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return of
 
 
-def of(log: Log, kind: str) -> list[int]:
+def line_numbers(log: Log, kind: str) -> list[int]:
     return [number for number, line in enumerate(log) if line["kind"] == kind]
 
 
-def forgiven(log: Log) -> str:
-    """The second drop states that the client continues."""
-    log[of(log, "drop")[1]]["action"] = "retry"
+def keep_bad_client(log: Log) -> str:
+    """Let the second drop state that the client continues."""
+    log[line_numbers(log, "drop")[1]]["action"] = "retry"
     return "action: got 'retry'; expected 'quarantined'"
 
 
-def early(log: Log) -> str:
-    log[of(log, "drop")[0]]["action"] = "quarantined"
+def quarantine_early(log: Log) -> str:
+    log[line_numbers(log, "drop")[0]]["action"] = "quarantined"
     return "action: got 'quarantined'; expected 'retry'"
 
 
-def another(log: Log) -> str:
-    log[of(log, "drop")[0]]["client"] = 3
+def change_client(log: Log) -> str:
+    log[line_numbers(log, "drop")[0]]["client"] = 3
     return "client: got 3; expected 1"
 
 
-def sooner(log: Log) -> str:
-    line = log[of(log, "drop")[1]]
+def change_time(log: Log) -> str:
+    line = log[line_numbers(log, "drop")[1]]
     line["t"] = line["t"] / 2
     return r"\(drop\) t: "
 
 
-def counted(log: Log) -> str:
-    """A dropped update is applied."""
-    number = of(log, "drop")[0]
-    commit = log[of(log, "commit")[0]]
+def apply_dropped_update(log: Log) -> str:
+    """Replace a drop with a commit, as if its update were applied."""
+    number = line_numbers(log, "drop")[0]
+    commit = log[line_numbers(log, "commit")[0]]
     log[number] = commit | {name: log[number][name] for name in ("seq", "t", "wall", "task", "client", "fragment")}
     return r"^events\.jsonl line \d+ \("
 
 
-def given_work(log: Log) -> str:
-    """The quarantined client gets work in place of another client."""
-    last = of(log, "drop")[1]
-    later = next(number for number in of(log, "dispatch") if number > last)
+def give_quarantined_client_work(log: Log) -> str:
+    """Give the quarantined client a task of another client."""
+    last = line_numbers(log, "drop")[1]
+    later = next(number for number in line_numbers(log, "dispatch") if number > last)
     log[later]["client"] = BAD
     return "client: got 1; "
 
 
-def hidden(log: Log) -> str:
-    """The drop is removed, as if its task were still in flight."""
-    del log[of(log, "drop")[1]]
+def remove_drop(log: Log) -> str:
+    """Remove a drop, as if its task were still in flight."""
+    del log[line_numbers(log, "drop")[1]]
     for number, line in enumerate(log):
         line["seq"] = number
     return r"^events\.jsonl line \d+ \("
@@ -101,7 +101,18 @@ def test_a_genuine_run_is_consistent(method: str, genuine: Callable[[str], Path]
     assert ", 2 drop, " in fl.replay(genuine(method))
 
 
-@pytest.mark.parametrize("forge", [forgiven, early, another, sooner, counted, given_work, hidden])
+@pytest.mark.parametrize(
+    "forge",
+    [
+        keep_bad_client,
+        quarantine_early,
+        change_client,
+        change_time,
+        apply_dropped_update,
+        give_quarantined_client_work,
+        remove_drop,
+    ],
+)
 @pytest.mark.parametrize("method", LENGTHS)
 def test_forged_run_is_inconsistent(
     method: str, forge: Callable[[Log], str], genuine: Callable[[str], Path], tmp_path: Path

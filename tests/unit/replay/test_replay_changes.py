@@ -104,15 +104,15 @@ def test_changed_round_is_named_with_its_line(name: str, method: str, copy: Call
 
 @pytest.mark.parametrize("method", ["fed-raa", "fed-raa-sync", "fedavg"])
 @pytest.mark.parametrize("renumbered", [False, True])
-@pytest.mark.parametrize("what", ["dropped", "duplicated", "swapped"])
-def test_misplaced_line_is_caught(what: str, renumbered: bool, method: str, copy: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("damage", ["dropped", "duplicated", "swapped"])
+def test_misplaced_line_is_caught(damage: str, renumbered: bool, method: str, copy: Callable[[str], Path]) -> None:
     directory = copy(method)
     genuine = read(directory)
     for place in range(len(genuine) - 1):
         log = genuine.copy()
-        if what == "dropped":
+        if damage == "dropped":
             del log[place]
-        elif what == "duplicated":
+        elif damage == "duplicated":
             log.insert(place, log[place])
         else:
             log[place], log[place + 1] = log[place + 1], log[place]

@@ -118,7 +118,7 @@ def test_impossible_devices_are_refused(
         replay(directory)
 
 
-def test_exit_codes(
+def test_exit_code_is_0_if_consistent_1_if_not_and_2_without_a_run(
     genuine: Callable[[str], Path],
     copy: Callable[[str], Path],
     tmp_path: Path,

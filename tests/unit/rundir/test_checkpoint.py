@@ -127,7 +127,7 @@ def test_newest_checkpoint_has_the_largest_step_also_if_it_has_more_digits(tmp_p
     for step in (99_999_998, 99_999_999, 100_000_000):
         Saver().save(tmp_path, step, {"step": step})
     assert [int(path.stem) for path in newest_first(tmp_path)] == [100_000_000, 99_999_999]
-    assert load_latest(tmp_path, anything) == {"step": 100_000_000}
+    assert load_latest(tmp_path, accept_any) == {"step": 100_000_000}
 
 
 def test_copy_of_a_checkpoint_under_another_name_is_not_used(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_copy_of_a_checkpoint_under_another_name_is_not_used(tmp_path: Path) -> 
     for step in (10, 15):
         Saver().save(tmp_path, step, {"step": step})
     assert [path.name for path in newest_first(tmp_path)] == ["00000015.ckpt", "00000010.ckpt"]
-    assert load_latest(tmp_path, anything) == {"step": 15}
+    assert load_latest(tmp_path, accept_any) == {"step": 15}
 
 
 def test_damaged_newest_checkpoint_is_deleted_and_the_previous_one_read(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from schedulers import FragmentStats, GreRAA, SchedulerRunner
 from schedulers.greedy import LeastSent
 
 
-def chosen(scheduler: type, costs: np.ndarray, bound: float | None, tasks: int) -> list[int]:
+def choose_fragments(scheduler: type, costs: np.ndarray, bound: float | None, tasks: int) -> list[int]:
     planner, standing = SchedulerRunner.planned(scheduler(), costs, bound), FragmentStats.start(costs.shape[1])
     picks = []
     for client in range(tasks):
@@ -19,19 +19,19 @@ def chosen(scheduler: type, costs: np.ndarray, bound: float | None, tasks: int) 
     return picks
 
 
-def test_clients_that_come_at_once_are_spread_evenly() -> None:
+def test_least_sent_spreads_simultaneous_clients_evenly() -> None:
     equal = np.ones((12, 4))
-    picks = chosen(LeastSent, equal, None, 12)
+    picks = choose_fragments(LeastSent, equal, None, 12)
     assert [sorted(picks[start : start + 4]) for start in (0, 4, 8)] == [[0, 1, 2, 3]] * 3
     # Ties are broken at random, not by number.
     assert len({tuple(picks[start : start + 4]) for start in (0, 4, 8)}) > 1
     # Gre-RAA counts applied updates, and there are none here.
-    assert np.bincount(chosen(GreRAA, equal, None, 12), minlength=4).tolist() != [3, 3, 3, 3]
+    assert np.bincount(choose_fragments(GreRAA, equal, None, 12), minlength=4).tolist() != [3, 3, 3, 3]
 
 
-def test_it_keeps_to_the_delay_bound() -> None:
-    assert set(chosen(LeastSent, np.array([[1.0, 2.0, 9.0], [1.0, 9.0, 9.0]]), 2.0, 8)[::2]) <= {0, 1}
-    assert set(chosen(LeastSent, np.array([[1.0, 2.0, 9.0], [1.0, 9.0, 9.0]]), 2.0, 8)[1::2]) == {0}
+def test_least_sent_keeps_the_delay_bound() -> None:
+    assert set(choose_fragments(LeastSent, np.array([[1.0, 2.0, 9.0], [1.0, 9.0, 9.0]]), 2.0, 8)[::2]) <= {0, 1}
+    assert set(choose_fragments(LeastSent, np.array([[1.0, 2.0, 9.0], [1.0, 9.0, 9.0]]), 2.0, 8)[1::2]) == {0}
 
 
 SHARES = {2: (0.4, 0.6), 3: (0.2, 0.3, 0.5), 4: (0.1, 0.2, 0.3, 0.4), 5: (0.05, 0.1, 0.2, 0.3, 0.35)}
@@ -60,7 +60,7 @@ def crowding(scheduler: GreRAA, fragments: int, tasks: int = 4000) -> float:
 @pytest.mark.parametrize(
     ("fragments", "literal", "in_flight"), [(2, 4.7, 4.1), (3, 3.9, 2.6), (4, 2.9, 1.8), (5, 2.8, 1.4)]
 )
-def test_gre_raa_in_flight_keeps_idle_clients_apart(fragments: int, literal: float, in_flight: float) -> None:
+def test_gre_raa_in_flight_reduces_tasks_on_the_same_fragment(fragments: int, literal: float, in_flight: float) -> None:
     # The numbers of an independent simulation of runs on digits, with the same devices.
     assert crowding(GreRAA(), fragments) == pytest.approx(literal, abs=0.25)
     assert crowding(GreRAA(in_flight=True), fragments) == pytest.approx(in_flight, abs=0.2)

@@ -65,7 +65,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize("fragments", TABLE)
-def test_the_table_of_delay_bounds(fragments: int) -> None:
+def test_delay_bounds_equal_the_table(fragments: int) -> None:
     *bounds, work_for_all, longest = TABLE[fragments]
     for slow, bound in zip((1, 3, 5, 7, 9), bounds, strict=True):
         assert delay_bound(costs(fragments, slow)) == pytest.approx(bound, abs=5e-4)
@@ -74,7 +74,7 @@ def test_the_table_of_delay_bounds(fragments: int) -> None:
 
 
 @pytest.mark.parametrize(("fragments", "slow_set"), [(2, [0]), (3, [0, 1]), (4, [0, 1]), (5, [0, 1, 2])])
-def test_feasible_sets_at_half_slow(fragments: int, slow_set: list[int]) -> None:
+def test_feasible_fragments_equal_the_example_with_half_slow_clients(fragments: int, slow_set: list[int]) -> None:
     table = costs(fragments)
     scheduler = SchedulerRunner.planned(GreRAA(), table)
     for client in range(10):
@@ -100,7 +100,7 @@ def test_client_without_a_feasible_fragment_gets_its_cheapest() -> None:
     assert choose(runner, 0, 0, counts, np.random.default_rng(0)) == table[0].argmin()
 
 
-def test_offline_sets_leave_no_client_and_no_fragment_out() -> None:
+def test_offline_sets_cover_every_client_and_every_fragment() -> None:
     # N = 10, M = 3. Sorted by speed, the n-th client gets the fragment number ceil(n 3 / 10), counted from the
     # largest.
     # The fast clients 5 to 9 get 1 1 1 2 2, and the slow clients get 2 3 3 3 3.
@@ -110,14 +110,14 @@ def test_offline_sets_leave_no_client_and_no_fragment_out() -> None:
     assert [s.tolist() for s in offline_sets(costs(5, slow=0, clients=1))] == [[4, 3, 2, 1, 0]]
 
 
-def test_offline_cycles_through_what_a_client_owns() -> None:
+def test_offline_cycles_through_the_fragments_of_a_client() -> None:
     scheduler = SchedulerRunner.planned(Offline(), costs(4, slow=1, clients=2), 1.0)
     counts, rng = np.zeros(4, np.int64), np.random.default_rng(0)
     assert [choose(scheduler, 0, turn, counts, rng) for turn in range(4)] == [1, 0, 1, 0]
     assert [choose(scheduler, 1, turn, counts, rng) for turn in range(3)] == [3, 2, 3]
 
 
-def test_what_a_device_cannot_hold_is_never_given_out() -> None:
+def test_fragment_that_a_device_cannot_hold_is_never_chosen() -> None:
     table = np.array([[0.1, INF, INF], [0.1, 0.2, INF], [0.1, 0.2, 0.3], [0.1, 0.2, 0.3]])
     counts = np.array([9, 0, 0])
     rng = np.random.default_rng(0)
@@ -139,7 +139,7 @@ def test_offline_refuses_before_the_run_a_device_that_lacks_the_memory_for_its_f
     build_run(Experiment(**fields, method="fed-raa"))
 
 
-def test_gre_takes_the_least_updated_feasible_fragment_and_mp_the_least_of_all() -> None:
+def test_gre_raa_chooses_among_feasible_fragments_and_mp_among_all() -> None:
     table, rng = costs(4), np.random.default_rng(0)
     counts = np.array([5, 4, 1, 0])
     gre, mp = SchedulerRunner.planned(GreRAA(), table), SchedulerRunner.planned(MinimumPriority(), table)
@@ -149,7 +149,7 @@ def test_gre_takes_the_least_updated_feasible_fragment_and_mp_the_least_of_all()
     assert choose(mp, 0, 0, counts, rng) == 3
 
 
-def test_gre_without_a_bound_is_mp() -> None:
+def test_gre_raa_without_a_bound_equals_minimum_priority() -> None:
     table = costs(5)
     for seed in range(200):
         counts = np.random.default_rng(seed).integers(0, 4, 5)
@@ -175,7 +175,7 @@ def test_ties_are_broken_uniformly() -> None:
     assert chi_square([{0: 0, 1: 1, 3: 2}[draw] for draw in draws], 3) < 13.8
 
 
-def test_random_is_uniform_over_all_fragments_whatever_they_cost() -> None:
+def test_random_is_uniform_over_all_fragments_at_any_cost() -> None:
     rng = np.random.default_rng(8)
     scheduler = SchedulerRunner.planned(Random(), costs(4), 0.2)
     draws = [choose(scheduler, 0, 0, np.array([0, 50, 3, 9]), rng) for _ in range(6000)]
@@ -206,7 +206,7 @@ def simulate(
 
 @pytest.mark.parametrize(("fragments", "per_update"), [(2, 0.0250), (3, 0.0167), (4, 0.0125), (5, 0.0100)])
 @pytest.mark.parametrize("name", ["gre-raa", "minimum-priority", "random"])
-def test_throughput_is_one_over_fragments_times_capability(name: str, fragments: int, per_update: float) -> None:
+def test_time_per_update_is_one_over_fragments_times_total_speed(name: str, fragments: int, per_update: float) -> None:
     # With equal shares of updates the mean task is 1/M of the model. The speeds sum to 20, so an update takes 1/(20 M).
     table = costs(fragments)
     seconds, staleness, counts = simulate(SchedulerRunner.planned(SCHEDULERS[name](), table), table, 8000)
@@ -219,7 +219,7 @@ def test_throughput_is_one_over_fragments_times_capability(name: str, fragments:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_planned_bound_always_gives_everyone_work(seed: int) -> None:
+def test_planned_bound_gives_every_client_a_fragment_and_covers_all_fragments(seed: int) -> None:
     rng = np.random.default_rng(seed)
     for _ in range(100):
         clients, fragments = int(rng.integers(1, 12)), int(rng.integers(1, 6))

@@ -1,4 +1,4 @@
-"""The plan of a run knows that a round closes before its slowest client is ready."""
+"""The plan of a run closes a round at its deadline, or when enough clients have sent their updates."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,7 @@ COSTS = (1.0, 2.0, 4.0, 9.0)
         (Rounds(participation="sample:3", over_selection=1.3, deadline=3.0), 3.0),
     ],
 )
-def test_duration_of_a_round(schedule: Rounds, duration: float) -> None:
+def test_plan_closes_a_round_at_its_deadline_or_at_the_last_needed_update(schedule: Rounds, duration: float) -> None:
     spec: Any = SimpleNamespace(method=SimpleNamespace(schedule=schedule), timing=Timing(0, 0.0))
     count = len(COSTS)
     clients, zeros = np.arange(count), np.zeros(count)

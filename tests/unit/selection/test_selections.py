@@ -1,4 +1,4 @@
-"""The built-in selections choose as their formulas say, computed here with NumPy only."""
+"""The built-in selections choose clients by their formulas, computed here with NumPy only."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def view(stats: ClientStats, count: int, step: int = 0, candidates: Any = range(
     return stats.view(np.array(candidates), count, step=step, now=0.0)
 
 
-def test_power_of_choice_fixture() -> None:
+def test_power_of_choice_equals_the_fixture() -> None:
     losses = np.array([0.9, 0.2, 0.7, 0.4, 0.8])
     assert highest_losses(losses, np.array([1, 2, 4]), 2) == [4, 2]
 
@@ -68,7 +68,7 @@ def test_power_of_choice_draws_candidates_by_samples() -> None:
     assert counts / 6000 == pytest.approx(SAMPLES / 150, abs=0.02)
 
 
-def test_oort_score_fixture() -> None:
+def test_oort_scores_equal_the_fixture() -> None:
     stats = np.array([np.sqrt(3 * (1 + 4 + 4)), np.sqrt(2 * 0.5), 3.0])
     assert stats == pytest.approx([5.19615242, 1, 3])
     scores = score_clients(
@@ -77,7 +77,7 @@ def test_oort_score_fixture() -> None:
     assert scores == pytest.approx([1.15485139, 0.08662412, 0.69574474], abs=1e-8)
 
 
-def test_oort_exploration_fixture() -> None:
+def test_oort_exploration_equals_the_fixture() -> None:
     assert Oort().exploration_at(50) == pytest.approx(0.32775271)
     assert Oort().exploration_at(75) == 0.2
 
@@ -106,7 +106,7 @@ def test_oort_explores_by_samples_and_speed() -> None:
 
 
 @pytest.mark.parametrize(("losses", "percentile"), [((1.0, 1.0), 15.0), ((1.0, 9.0), 5.0), ((1.0, 2.0), 10.0)])
-def test_oort_pacer(losses: tuple[float, float], percentile: float) -> None:
+def test_oort_pacer_adapts_the_percentile_to_the_utility(losses: tuple[float, float], percentile: float) -> None:
     """A flat utility raises the percentile by 5, a change by 500 % lowers it, another change does neither."""
     stats = ClientStats(facts())
     oort = Oort(window=2, exploration=0.0, min_exploration=0.0)

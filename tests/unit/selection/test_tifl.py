@@ -1,4 +1,4 @@
-"""TiFL forms tiers, spends credits and ranks tiers as its formula says."""
+"""TiFL forms tiers, spends credits and ranks tiers by its formula."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def stats() -> ClientStats:
     return ClientStats(ClientFacts(np.full(6, 10), DURATIONS.copy(), lambda client, now: now))
 
 
-def test_probability_fixture() -> None:
+def test_rank_probabilities_equal_the_fixture() -> None:
     losses = np.array([5.0, 4.0, 3.0, 2.0, 1.0])
     probabilities = rank_probabilities(losses, np.full(5, 20))
     assert probabilities == pytest.approx([0.33333, 0.26667, 0.2, 0.13333, 0.06667], abs=1e-5)
@@ -24,7 +24,7 @@ def test_a_tier_without_credits_has_no_probability() -> None:
     assert rank_probabilities(np.array([1.0, 3.0, 2.0]), np.array([1, 0, 1])) == pytest.approx([1 / 3, 0, 2 / 3])
 
 
-def test_credits_of_100_rounds() -> None:
+def test_credits_of_100_rounds_are_divided_among_the_tiers() -> None:
     selection = TiFL(count=1, tiers=5, rounds=100)
     selection.choose(stats().view(np.arange(6), 1, step=0, now=0.0), np.random.default_rng(0))
     assert sorted(selection.state()["credits"]) == [19, 20, 20, 20, 20]

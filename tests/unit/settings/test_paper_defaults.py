@@ -166,7 +166,7 @@ STATED_TERMS = [
 
 
 @pytest.mark.parametrize(("name", "path", "value"), STATED)
-def test_a_method_has_what_its_paper_states(name: str, path: str, value: Any) -> None:
+def test_method_defaults_equal_the_values_of_the_paper(name: str, path: str, value: Any) -> None:
     method: Any = METHODS[name]
     for part in path.split("."):
         method = getattr(method, part)
@@ -175,7 +175,7 @@ def test_a_method_has_what_its_paper_states(name: str, path: str, value: Any) ->
 
 
 @pytest.mark.parametrize(("name", "values"), STATED_TERMS)
-def test_paper_terms_are_what_the_paper_states(name: str, values: dict[str, Any]) -> None:
+def test_paper_terms_equal_the_values_of_the_paper(name: str, values: dict[str, Any]) -> None:
     assert {field: PAPERS[name].values[field] for field in values} == values
 
 
@@ -184,7 +184,7 @@ def test_rate_of_prunefl_halves_in_10000_rounds() -> None:
     assert factor(10_000) == pytest.approx(0.5, rel=1e-4)
 
 
-def test_a_tenth_of_the_clients_takes_part_where_papers_say_so() -> None:
+def test_paper_terms_draw_a_tenth_of_the_clients_for_twelve_methods() -> None:
     assert {name for name, paper in PAPERS.items() if paper.client_fraction == 0.1} == {
         *("fedavg", "heterofl", "fedrolex", "fedper", "fedrep", "lg-fedavg"),
         *("bernoulli", "bernoulli-kernels", "shuffled", "shuffled-kernels", "depthfl", "depthfl-feddyn"),
@@ -192,7 +192,7 @@ def test_a_tenth_of_the_clients_takes_part_where_papers_say_so() -> None:
     assert {paper.client_fraction for paper in PAPERS.values()} == {None, 0.1}
 
 
-def test_fragments_are_those_of_table_4() -> None:
+def test_fragment_ratios_equal_table_4_of_the_paper() -> None:
     assert {count: FRAGMENT_RATIOS[count] for count in (2, 3, 4, 5)} == {
         2: (0.4, 0.6),
         3: (0.2, 0.3, 0.5),
@@ -202,23 +202,23 @@ def test_fragments_are_those_of_table_4() -> None:
     assert DEFAULT_FRAGMENTS == 4
 
 
-def test_staleness_weights_have_fedasyncs_values() -> None:
+def test_staleness_weights_equal_the_values_of_fedasync() -> None:
     assert Polynomial().exponent == 0.5
     assert (Hinge().slope, Hinge().start) == (10, 4)
 
 
-def test_amsgrads_are_those_of_fadas() -> None:
+def test_amsgrad_defaults_equal_the_values_of_fadas() -> None:
     optimizer = AmsGrad()
     assert (optimizer.beta1, optimizer.beta2, optimizer.epsilon, optimizer.server_lr) == (0.9, 0.99, 1e-8, 1e-3)
 
 
-def test_prunefl_removes_as_its_code_does() -> None:
+def test_prunefl_constants_equal_the_released_code() -> None:
     assert (REMOVABLE, REMOVABLE_HALF_LIFE) == (0.3, 10_000)
 
 
-def test_fedrobusts_adversary_has_the_numbers_of_its_code() -> None:
+def test_fedrobust_adversary_constants_equal_the_released_code() -> None:
     assert (SCALE_STEP, SHIFT_STEP, SCALE_PENALTY, SHIFT_PENALTY) == (0.001, 0.025, 100.0, 4.0)
 
 
-def test_fedgmrs_ladder() -> None:
+def test_fedgmr_densities_equal_the_released_code() -> None:
     assert (DENSITY_STEPS, MIN_TENSOR_DENSITY) == (((0.2, 0.05), (0.4, 0.1), (0.6, 0.2), (0.8, 0.5)), 0.02)

@@ -22,7 +22,7 @@ from fedraa.settings.tuned import read_tuned, write_tuned
 METHODS = list_methods()
 
 
-def test_on_equal_terms_every_method_has_one_local_solver_and_one_weighting() -> None:
+def test_equal_terms_give_every_method_the_same_local_training_and_weights() -> None:
     """On equal terms all methods have one rate, momentum 0, no decay, no clipping, five epochs and uniform means."""
     for cell in make_experiments(tuple(METHODS), (0,), Experiment(lr=0.3, time=1.0), terms="equal"):
         method = resolve_method(cell)
@@ -34,7 +34,7 @@ def test_on_equal_terms_every_method_has_one_local_solver_and_one_weighting() ->
         assert getattr(method.schedule, "concurrency", None) is None, method.name
 
 
-def test_equal_terms_are_those_of_the_flags_where_there_are_some() -> None:
+def test_flags_override_equal_terms() -> None:
     flags = Experiment(momentum=0.3, weights="samples", local_steps=7, participation="sample:3", time=1.0)
     fedavg, asynchronous = make_experiments(("fedavg", "fedasync"), (0,), flags, terms="equal")
     assert (fedavg.momentum, fedavg.weights, fedavg.local_steps, fedavg.local_epochs) == (0.3, "samples", 7, None)
@@ -48,14 +48,14 @@ def test_equal_terms_are_those_of_the_flags_where_there_are_some() -> None:
     assert fifth.concurrency == 2
 
 
-def test_without_terms_methods_have_their_own() -> None:
+def test_methods_without_terms_keep_their_defaults() -> None:
     """Without terms each method has its default values."""
     fedavg, fedsam = make_experiments(("fedavg", "fedsam"), (0,), Experiment(time=1.0))
     assert (resolve_method(fedavg).local.momentum, resolve_method(fedsam).local.momentum) == (0.5, 0.0)
     assert resolve_method(fedavg).update.weights == "samples"
 
 
-def test_every_method_has_its_papers_terms_and_runs_on_them() -> None:
+def test_every_method_accepts_the_terms_of_its_paper() -> None:
     for name in METHODS:
         experiment = on_terms(Experiment(method=name, clients=20, time=1.0), "paper")
         # All values that the paper states are values of the method.
@@ -63,12 +63,12 @@ def test_every_method_has_its_papers_terms_and_runs_on_them() -> None:
         resolve_method(Experiment(**dict(experiment)))
 
 
-def test_a_share_of_the_clients_is_drawn_of_those_that_there_are() -> None:
+def test_client_fraction_of_a_paper_becomes_a_count_of_clients() -> None:
     assert on_terms(Experiment(method="heterofl", clients=50), "paper").participation == "sample:5"
     assert on_terms(Experiment(method="heterofl", clients=3), "paper").participation == "sample:1"
 
 
-def test_a_crossing_trains_as_the_paper_of_its_solver_says() -> None:
+def test_combined_method_has_the_paper_settings_of_its_local_training() -> None:
     assert find_method("oap+fedsam").paper_settings == METHODS["fedsam"].paper_settings
 
 
@@ -108,7 +108,7 @@ def test_terms_that_exclude_the_fields_are_refused(
         list(map(resolve_method, make_experiments(methods, (0,), Experiment(time=1.0, **flags), terms, tuned)))
 
 
-def test_own_methods_have_no_papers_terms() -> None:
+def test_paper_terms_are_refused_for_a_custom_method() -> None:
     with refuses("terms", "own"):
         paper_settings(fl.Method())
 
@@ -123,7 +123,7 @@ def test_file_without_tuned_values_is_refused(text: str, tmp_path: Path) -> None
         read_tuned(tmp_path / "nowhere.toml")
 
 
-def test_what_differs_is_told_by_setting_value_and_methods() -> None:
+def test_setting_differences_list_setting_value_and_methods() -> None:
     of = {name: Experiment(method=name) for name in ("fedavg", "fedprox", "fed-raa")}
     rows = setting_differences(of.items())
     methods_by_value = {(setting, value): who for setting, value, who in rows.itertuples(index=False)}
@@ -138,11 +138,11 @@ def test_what_differs_is_told_by_setting_value_and_methods() -> None:
     assert "update.weights" not in settings
 
 
-def test_nothing_differs_between_a_method_and_itself() -> None:
+def test_equal_experiments_have_no_setting_differences() -> None:
     assert setting_differences([("a", Experiment(method="fedsam")), ("b", Experiment(method="fedsam"))]).empty
 
 
-def test_a_study_says_what_differs_between_rows_and_not_between_columns() -> None:
+def test_study_lists_differences_between_rows_but_not_between_columns() -> None:
     cells_of = [
         Cell(row, Experiment(method=row, lr=lr), f"lr {lr:g}") for lr in (0.1, 0.2) for row in ("fedavg", "fedsam")
     ]
@@ -160,7 +160,7 @@ def test_a_study_says_what_differs_between_rows_and_not_between_columns() -> Non
     assert apply_terms(study, None, None) is study
 
 
-def test_a_schedule_may_count_time_or_passes() -> None:
+def test_lr_schedule_counts_steps_time_or_passes() -> None:
     assert [lr_unit(spec) for spec in ("cosine:4", "cosine:4@time", "exponential:.9@passes")] == [
         "steps",
         "time",
@@ -177,7 +177,7 @@ def test_a_schedule_may_count_time_or_passes() -> None:
         lr_unit("constant@moon")
 
 
-def test_differences_are_written_beside_a_comparison(tmp_path: Path) -> None:
+def test_compare_writes_the_differences_of_settings(tmp_path: Path) -> None:
     import fedraa
 
     base = Experiment(clients=2, hidden=(4,), local_steps=1, engine="local", out=tmp_path / "all", time=0.01)

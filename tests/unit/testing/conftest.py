@@ -6,6 +6,6 @@ from fedraa.testing import kit
 
 
 @pytest.fixture
-def at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start no other processes, because their start takes seconds."""
     monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)

@@ -69,7 +69,7 @@ def marks_of(kind: str, part: Any) -> list[pytest.MarkDecorator]:
     ("kind", "part"),
     [pytest.param(kind, part, id=f"{kind} {text_of(part)}", marks=marks_of(kind, part)) for kind, part in BUILT_IN],
 )
-def test_what_is_built_in_keeps_the_promises(kind: str, part: Any) -> None:
+def test_built_in_component_passes_all_checks(kind: str, part: Any) -> None:
     findings = fl.check(part, as_=kind)
     assert findings.held, repr(findings)
     looked_at = [promise for promise, finding in findings.lines if finding == "held"]
@@ -90,7 +90,7 @@ class OfTheProcess(fl.Compressor):
         return 4 * coordinates
 
 
-def test_unseeded_random() -> None:
+def test_component_with_unseeded_random_numbers_fails() -> None:
     only(Unseeded(), SEEDED, "Unseeded ", " event ")
     only(OfTheProcess, SEEDED, "OfTheProcess ", " rng ")
 
@@ -134,7 +134,7 @@ class Unfit(Forgetful):
         return vars(self)
 
 
-def test_forgotten_state() -> None:
+def test_component_that_does_not_save_its_state_fails() -> None:
     only(Forgetful(), STATE, "Forgetful ", " decision ")
     only(HalfMomentum(), STATE, "HalfMomentum ", "restore()")
     # No run begins with this component.
@@ -172,13 +172,13 @@ def global_counter(staleness: int) -> float:
     return 1 / CALLS[0]
 
 
-def test_hidden_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_component_that_depends_on_hash_order_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "part_of_a_set.py").write_text(SET)
     monkeypatch.syspath_prepend(tmp_path)
     only("part_of_a_set:FirstOfASet", PROCESS, "FirstOfASet ")
 
 
-def test_hidden_order_of_calls() -> None:
+def test_component_that_depends_on_the_order_of_calls_fails() -> None:
     def counter(staleness: int) -> float:
         return global_counter(staleness)
 
@@ -212,8 +212,8 @@ class HonestMedian(Median):
         return 4 * size * clients
 
 
-@pytest.mark.usefixtures("at_home")
-def test_false_memory_claim() -> None:
+@pytest.mark.usefixtures("no_other_processes")
+def test_component_with_a_wrong_memory_claim_fails() -> None:
     findings = fl.check(Median())
     assert len(findings.failures) == 1
     assert findings.failures[0].startswith("Median holds ")
@@ -242,8 +242,8 @@ class Drifts(fl.GradientTransform):
         gradient.add_(1e-3)
 
 
-@pytest.mark.usefixtures("at_home")
-def test_touching_what_nobody_covered() -> None:
+@pytest.mark.usefixtures("no_other_processes")
+def test_component_that_changes_uncovered_coordinates_fails() -> None:
     only(Everywhere(), COVERED, "Everywhere ", "`moved`")
     only(MovesAll(), COVERED, "MovesAll ", " client ")
     only(Drifts(), COVERED, "Drifts ", "masked = False")
@@ -265,7 +265,7 @@ class InPlace(fl.AsyncRule):
         return fl.ApplyResult(0.5)
 
 
-def test_changing_what_was_given() -> None:
+def test_component_that_changes_its_arguments_fails() -> None:
     only(InPlace("new"), GIVEN, "InPlace ", " update.new")
     # In a run this buffer is read-only, because other code reads it later.
     (failure,) = fl.check(InPlace("sent")).failures
@@ -280,7 +280,7 @@ class Raises(fl.Scheduler):
         return 99
 
 
-def test_a_part_that_does_not_work_at_all() -> None:
+def test_component_with_an_impossible_choice_fails() -> None:
     findings = fl.check(Raises)
     assert repr(findings).splitlines()[0] == "Raises"
     (failure,) = findings.failures
@@ -297,7 +297,7 @@ def test_a_part_that_does_not_work_at_all() -> None:
         ("gre-rao", "gre-rao "),
     ],
 )
-def test_what_is_no_part(component: object, names: str) -> None:
+def test_check_refuses_ambiguous_or_unknown_components(component: object, names: str) -> None:
     with pytest.raises(ValueError, match=r"^component: ") as caught:
         fl.check(component)
     for name in names.split(" .*"):
@@ -321,33 +321,35 @@ def slow(staleness):
 """
 
 
-def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_check_prints_the_checks_and_exits_with_0_1_or_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "parts_on_their_own.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    # test_hidden_order needs two other processes. Here one is enough.
+    # test_component_that_depends_on_hash_order_fails needs two other processes. Here one is enough.
     monkeypatch.setattr("fedraa.testing.other_process.ORDERS", ("1",))
 
-    def said(*arguments: str) -> tuple[int, str, str]:
+    def run_check(*arguments: str) -> tuple[int, str, str]:
         code = main(["check", *arguments])
         return (code, *capsys.readouterr())
 
-    code, out, err = said("parts_on_their_own:LowestLoss")
+    code, out, err = run_check("parts_on_their_own:LowestLoss")
     assert (code, err) == (0, "")
     assert [line.split()[-1] for line in out.splitlines()[1:-1]] == ["held"] * 7
     monkeypatch.setattr(kit, "can_travel", lambda kind, part: False)
-    code, out, err = said("parts_on_their_own:Careless")
+    code, out, err = run_check("parts_on_their_own:Careless")
     assert (code, err) == (1, "fedraa: Careless: it fails 1 check\n")
     assert re.search(r"Careless .*ValueError: .*read-only", out)
-    assert said("parts_on_their_own:slow")[0] == 2
-    assert said("parts_on_their_own:slow", "--as", "staleness")[0] == 0
-    assert said("parts_on_their_own:Slow")[0] == 2
+    assert run_check("parts_on_their_own:slow")[0] == 2
+    assert run_check("parts_on_their_own:slow", "--as", "staleness")[0] == 0
+    assert run_check("parts_on_their_own:Slow")[0] == 2
 
 
 def make_unpicklable() -> Callable[[int], float]:
     return lambda staleness: 0.5
 
 
-def test_a_function_of_a_script() -> None:
+def test_function_that_cannot_be_pickled_is_checked() -> None:
     fl.testing.check(make_unpicklable(), as_="staleness")
     with refuses("as", "scheduler, staleness, async-rule", got="planner"):
         fl.testing.check(make_unpicklable(), as_="planner")

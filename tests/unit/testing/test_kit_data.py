@@ -20,7 +20,7 @@ from fedraa.testing.other_process import digest_elsewhere
 from fedraa.testing.samples import make_images, make_tokens
 from fedraa.testing.tester import GIVEN
 
-pytestmark = pytest.mark.usefixtures("at_home")
+pytestmark = pytest.mark.usefixtures("no_other_processes")
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((120, 6)).astype(np.float32), np.arange(120) % 3
@@ -86,7 +86,7 @@ class Pairs(fl.Objective):
 
 
 @pytest.mark.parametrize("part", [Quantile, Pairs])
-def test_objectives_that_hold(part: Any) -> None:
+def test_correct_objective_passes(part: Any) -> None:
     findings = fl.check(part)
     assert findings.held, repr(findings)
     assert {EXACT, NUMBERS} <= {name for name, _ in findings.lines}
@@ -103,7 +103,7 @@ def test_objectives_that_hold(part: Any) -> None:
         (Spoils, GIVEN, ["Spoils ", " targets"]),
     ],
 )
-def test_objectives_that_do_not(part: Any, promise: str, names: list[str]) -> None:
+def test_incorrect_objective_fails_one_check(part: Any, promise: str, names: list[str]) -> None:
     only(part, promise, *names)
 
 
@@ -127,12 +127,12 @@ class Drawn(fl.Transform):
 
 
 @pytest.mark.parametrize("part", [Dim, "normalize(mean=(1,), std=(2,))"])
-def test_transforms_that_hold(part: Any) -> None:
+def test_correct_transform_passes(part: Any) -> None:
     findings = fl.check(part)
     assert findings.held, repr(findings)
 
 
-def test_transforms_that_do_not() -> None:
+def test_incorrect_transform_fails() -> None:
     only(Scale, EACH, "Scale ", " batch ")
     only(Drawn, RUNS, "Drawn")
     fl.testing.check(lambda x, rng: -x, as_="transform")
@@ -193,12 +193,12 @@ def numbers() -> fl.FederatedDataset:
         lambda: make_images(3),
     ],
 )
-def test_data_that_hold(part: Any) -> None:
+def test_correct_data_pass(part: Any) -> None:
     findings = fl.check(part, as_="dataset")
     assert findings.held, repr(findings)
 
 
-def test_data_that_do_not(tmp_path: Path) -> None:
+def test_incorrect_data_fail(tmp_path: Path) -> None:
     only(OfTheBatch, ALONE, "OfTheBatch ", " row ")
     only(OtherLabels, LABELS, "OtherLabels ")
     findings = fl.check(Augmented(), as_="dataset")
@@ -212,7 +212,7 @@ def test_data_that_do_not(tmp_path: Path) -> None:
     only(f"npy:{tmp_path}", RUNS, "x_train.npy", as_="dataset")
 
 
-def test_data_with_one_test_sample_have_a_small_experiment() -> None:
+def test_check_builds_an_experiment_for_data_with_one_test_sample() -> None:
     dataset = fl.FederatedDataset("one", (X, Y), (X[:1], Y[:1]))
     assert data_experiment(dataset, lambda clients: fl.Experiment(clients=clients)).dataset is dataset
 

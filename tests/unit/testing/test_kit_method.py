@@ -18,7 +18,7 @@ from fedraa.testing.tester import COVERED, GIVEN
 FAST = ("scaffold", "mimelite", "fedbuff", "flora", "depthfl-feddyn")
 
 
-@pytest.mark.usefixtures("at_home")
+@pytest.mark.usefixtures("no_other_processes")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in list_methods()]
 )
@@ -68,7 +68,7 @@ def with_state(state: fl.RoundState) -> fl.Method:
     return fl.Method(name="mine", update=fl.Mean(auxiliary=state))
 
 
-@pytest.mark.usefixtures("at_home")
+@pytest.mark.usefixtures("no_other_processes")
 @pytest.mark.parametrize(
     ("state", "requirement", "word"),
     [
@@ -104,7 +104,7 @@ METHOD = fl.Method(local=replace(fl.method("fedavg").local, algorithm=Same()), u
 """
 
 
-def test_custom_method_is_checked_in_another_process_and_its_classes_alone_are_refused(
+def test_custom_method_is_checked_but_its_single_classes_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_kit_method.py").write_text(MODULE)

@@ -9,7 +9,7 @@ import fedraa as fl
 from fedraa.testing.client_testers import MOVES, PIECES
 from fedraa.testing.tester import COVERED
 
-pytestmark = pytest.mark.usefixtures("at_home")
+pytestmark = pytest.mark.usefixtures("no_other_processes")
 
 
 class NormalizedStep(fl.LocalOptimizer):
@@ -40,17 +40,17 @@ class SignStep(fl.LocalOptimizer):
         weights.sub_(gradient.sign_(), alpha=lr)
 
 
-def test_step_that_depends_on_other_coordinates_breaks_a_promise() -> None:
+def test_optimizer_step_that_depends_on_other_coordinates_fails() -> None:
     only(NormalizedStep(), PIECES, "NormalizedStep ")
 
 
-def test_step_on_masked_coordinates_breaks_a_promise() -> None:
+def test_optimizer_step_on_masked_coordinates_fails() -> None:
     only(MovesAll(), COVERED, "MovesAll ")
 
 
-def test_step_that_changes_no_weights_breaks_a_promise() -> None:
+def test_optimizer_step_that_changes_no_weights_fails() -> None:
     only(RebindsWeights(), MOVES, "RebindsWeights ")
 
 
-def test_step_by_coordinate_keeps_the_promises() -> None:
+def test_optimizer_step_by_coordinate_passes() -> None:
     assert fl.check(SignStep).held

@@ -70,7 +70,7 @@ def test_a_wrong_space_is_refused_by_its_field(description: object, field: str, 
         make_space(description)  # type: ignore[arg-type]
 
 
-def test_edges_of_ranges_are_a_twentieth_from_their_ends() -> None:
+def test_value_within_a_twentieth_of_a_range_from_its_end_is_at_the_edge() -> None:
     even, log = Range(0.0, 1.0), Range(0.01, 1.0, log=True)
     assert [even.edge_side(value) for value in (0.0, 0.05, 0.06, 0.5, 0.94, 0.95, 1.0)] == [-1, -1, 0, 0, 0, 1, 1]
     # The range covers two powers of ten. A twentieth of it at either end is below 10^-1.9 and above 10^-0.1.
@@ -85,7 +85,7 @@ def test_a_range_is_widened_by_half_of_itself_on_one_side() -> None:
     assert Range(10, 20, whole=True).widen_side(1) == Range(10, 25, whole=True)
 
 
-def test_choices_are_widened_by_one_more() -> None:
+def test_ordered_choices_are_widened_by_one_value() -> None:
     steps = Choices((5, 20, 80))
     assert [steps.edge_side(value) for value in (5, 20, 80)] == [-1, 0, 1]
     assert steps.widen_side(1) == Choices((5, 20, 80, 320))
@@ -98,7 +98,7 @@ def test_choices_are_widened_by_one_more() -> None:
     assert Choices((0, 1, 2)).widen_side(-1) == Choices((-1, 0, 1, 2))
 
 
-def test_texts_that_differ_in_one_number_are_choices_of_numbers() -> None:
+def test_texts_that_differ_in_one_number_are_ordered_choices() -> None:
     steps = make_space({"local_steps": "auto:20,auto:5,auto:10"})["local_steps"]
     assert steps == Choices(("auto:5", "auto:10", "auto:20"))
     assert [steps.edge_side(value) for value in ("auto:5", "auto:10", "auto:20")] == [-1, 0, 1]

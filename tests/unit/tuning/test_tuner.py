@@ -142,7 +142,7 @@ def tuned_override(file: Path) -> object:
     return on_terms(experiment, "tuned", read_tuned(file)).override
 
 
-def test_a_small_space_is_not_run_twice(faked: list[Attempt], tmp_path: Path) -> None:
+def test_equal_values_of_a_small_space_are_run_once(faked: list[Attempt], tmp_path: Path) -> None:
     """Three rates and one from the wider space are four runs for nine trials."""
     result = tuned(tmp_path / "tune", methods=["fedavg"], space={"lr": [0.01, 0.03, 0.1]})
     assert len(result.table) == 9
@@ -196,14 +196,14 @@ def test_trials_without_an_update_are_counted(tmp_path: Path, capsys: pytest.Cap
     assert "fedavg: 1 trial ended before" in shown
 
 
-def test_a_damaged_plan_is_another_tuning(faked: list[Attempt], tmp_path: Path) -> None:
+def test_directory_with_a_damaged_plan_is_refused(faked: list[Attempt], tmp_path: Path) -> None:
     tuned(tmp_path / "tune")
     (tmp_path / "tune" / "tune.json").write_text("{")
     with refuses("out", str(tmp_path / "tune")):
         tuned(tmp_path / "tune")
 
 
-def test_end_of_the_possible_values_is_no_edge() -> None:
+def test_range_is_not_widened_beyond_the_allowed_values() -> None:
     """Momentum 0 is the smallest possible momentum."""
     plan = tuner._Plan.of(("fedavg",), {"momentum": Range(0.0, 0.5)}, 3, fl.Experiment(**SMALL))
     assert plan.widen_parameter("fedavg", "momentum", Range(0.0, 0.5), 0.0) is None
@@ -303,7 +303,7 @@ def test_tuning_of_an_error_prefers_smaller_values(tmp_path: Path) -> None:
     assert 'better = "min"' in result.file.read_text()
 
 
-def test_trial_below_the_median_is_hopeless_from_three_tenths() -> None:
+def test_trial_below_the_median_should_stop_from_three_tenths() -> None:
     ended = [
         Trial("m", n, {}, "done", v, {str(t): v for t in range(1, 10)}) for n, v in enumerate((0.5, 0.6, 0.7, 0.8))
     ]
@@ -316,13 +316,13 @@ def test_trial_below_the_median_is_hopeless_from_three_tenths() -> None:
     assert not Judge(ended[:3], "max").should_stop(3, 0.1)
 
 
-def test_tenths_are_of_the_nearest_limit() -> None:
+def test_tenths_passed_counts_the_nearest_limit() -> None:
     assert tenths_passed(Limits(10, None, None), 3, 0.0) == 3
     assert tenths_passed(Limits(10, 2.0, None), 3, 1.0) == 5
     assert tenths_passed(Limits(None, 0.7, None), 3, 0.49) == 7
 
 
-def test_hopeless_run_ends_early(tmp_path: Path) -> None:
+def test_trial_below_the_median_ends_early(tmp_path: Path) -> None:
     ended = tuple(Trial("m", n, {}, "done", 1.0, {str(t): 1.0 for t in range(1, 10)}) for n in range(4))
     experiment = fl.Experiment(
         method="fedavg", validation=0.1, out=tmp_path / "r", quiet=True, **SMALL | {"rounds": 10}
@@ -346,7 +346,7 @@ def test_suggestion_is_a_function_of_the_seed_and_the_trials() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_suggestions_for_an_error_are_those_for_its_negative_as_a_score(seed: int) -> None:
+def test_suggestions_for_an_error_equal_those_for_its_negative_as_a_score(seed: int) -> None:
     """Without a finished trial, Optuna ranks the failed trials by the last values of their curves."""
     space = {"lr": Range(0.01, 1, log=True)}
     rates = (0.01, 0.02, 0.05, 0.2, 0.5, 1.0)
@@ -355,7 +355,7 @@ def test_suggestions_for_an_error_are_those_for_its_negative_as_a_score(seed: in
     assert suggest_values(space, errors, seed, 6, "min") == suggest_values(space, scores, seed, 6, "max")
 
 
-def test_best_trial_is_done() -> None:
+def test_best_trial_is_the_best_finished_trial() -> None:
     trials = [Trial("m", n, {"lr": n}, "done", v) for n, v in enumerate((0.5, 0.9, 0.9, 0.2))]
     trials += [replace(trials[0], number=4, state="stopped", value=None)]
     assert best_of(trials, "max") == trials[1]

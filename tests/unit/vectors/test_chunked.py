@@ -77,7 +77,7 @@ def test_delta_view_gives_the_delta_and_its_norm(size: int, where: str, mask: st
 
 
 @pytest.mark.parametrize("amounts", [(1, 1, 1), (3, 7, 500), (0.1, 1, 0.7), (2**24, 1, 1)])
-def test_coverage_counter_adds_in_turn(amounts: tuple[float, ...]) -> None:
+def test_coverage_counter_has_the_bits_of_sums_by_coordinate(amounts: tuple[float, ...]) -> None:
     """Sums on runs, single coordinates and the whole model have the bits of additions to each coordinate."""
     size, nothing = 9000, np.empty(0, np.float32)
     tally, expected, whole = CoverageCounter(size, np.float32), np.zeros(size, np.float32), np.float32(0)
@@ -121,7 +121,7 @@ def test_coverage_mean_of_runs_equals_mean_of_coordinates(amounts: tuple[float, 
     np.testing.assert_array_equal(by_runs.state()["rounds"], by_coordinates.state()["rounds"])
 
 
-def test_delta_view_settle_runs_all_consumers_in_one_pass() -> None:
+def test_delta_view_runs_consumers_at_run_joined_and_later_ones_immediately() -> None:
     new, sent = drawn(3 * CHUNK_SIZE), drawn(3 * CHUNK_SIZE, 1)
     first, second = np.zeros_like(new), np.zeros_like(new)
     change = DeltaView(slice(None), new, sent, gather=True)
@@ -131,7 +131,7 @@ def test_delta_view_settle_runs_all_consumers_in_one_pass() -> None:
     change.run_joined()
     np.testing.assert_array_equal(first, new - sent)
     np.testing.assert_array_equal(second, first)
-    # After `settle` a consumer runs at once.
+    # After `run_joined`, a new consumer runs immediately.
     change.join(lambda place, piece: first.__setitem__(place, 2 * piece))
     np.testing.assert_array_equal(first, 2 * second)
 
@@ -173,7 +173,7 @@ def test_asyncfeded_weight_is_a_ratio_of_norms(size: int, where: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("step", [1, 3])
-def test_accumulate_adds_on_coordinates(size: int, step: int) -> None:
+def test_add_scaled_and_blend_weights_equal_numpy_on_coordinates(size: int, step: int) -> None:
     where = np.arange(2, 2 + step * size, step)
     target, new, sent = drawn(2 + step * size), drawn(size, 1), drawn(size, 2)
     expected, mixed = target.copy(), target.copy()
@@ -190,7 +190,7 @@ def test_accumulate_adds_on_coordinates(size: int, step: int) -> None:
 def test_views_of_equal_runs_equal_single_runs(seed: int) -> None:
     """Views of a vector with rows of equal runs have the values of the single runs, for any chunks."""
     rng, starts, lengths, at = np.random.default_rng(seed), list[int](), list[int](), 0
-    # The coordinates are those of several matrices.
+    # The coordinates belong to several matrices.
     for _ in range(8):
         width, step, rows = rng.integers(600, 700), rng.integers(700, 800), rng.integers(1, 6)
         starts += [at + row * step for row in range(rows)]
@@ -214,7 +214,7 @@ def test_views_of_equal_runs_equal_single_runs(seed: int) -> None:
     np.testing.assert_array_equal(target, expected)
 
 
-def test_in_runs_only_long_runs_become_slices() -> None:
+def test_global_slices_makes_slices_only_of_long_runs() -> None:
     assert list(global_slices(as_ranges(np.arange(3, 9)), slice(2, 4))) == [(slice(5, 7), slice(0, 2))]
     assert list(global_slices(slice(None), slice(2, 4))) == [(slice(2, 4), slice(0, 2))]
     assert list(global_slices(slice(10, 20), slice(2, 4))) == [(slice(12, 14), slice(0, 2))]
@@ -232,7 +232,7 @@ def test_in_runs_only_long_runs_become_slices() -> None:
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
-def test_largest_of_wrong_value_at_any_position_is_detected(wrong: float) -> None:
+def test_find_largest_detects_a_value_that_is_not_finite_at_any_position(wrong: float) -> None:
     values = drawn(3 * CHUNK_SIZE + 5)
     assert find_largest(values) == np.abs(values).max()
     for place in (0, CHUNK_SIZE, len(values) - 1):

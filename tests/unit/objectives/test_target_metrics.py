@@ -26,13 +26,13 @@ SMALL: dict[str, Any] = {
         ({"callbacks": ["early-stopping(metric='accuracy')"]}, "callbacks.metric"),
     ],
 )
-def test_a_figure_that_the_run_does_not_have_is_refused(fields: dict[str, Any], field: str, tmp_path: Path) -> None:
+def test_target_on_a_metric_that_the_run_lacks_is_refused(fields: dict[str, Any], field: str, tmp_path: Path) -> None:
     with refuses(field, "mse, mae, r2, loss"):
         fl.run(out=tmp_path / "run", **SMALL, **fields)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_longer_run_cannot_end_at_an_accuracy_that_it_does_not_have(tmp_path: Path) -> None:
+def test_resume_refuses_a_target_accuracy_for_a_run_without_accuracy(tmp_path: Path) -> None:
     fl.run(out=tmp_path / "run", **SMALL)
     with refuses("target_accuracy", "--target METRIC:VALUE", got=0.9):
         fl.resume(tmp_path / "run", dataset=NUMBERS, target_accuracy=0.9)

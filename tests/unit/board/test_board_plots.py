@@ -40,25 +40,25 @@ def test_a_thinned_curve_keeps_its_ends_and_every_peak() -> None:
     assert thin_curve(np.array([1.0, nan, 2.0])).tolist() == [0, 1, 2]
 
 
-def test_thinned_curve_keeps_finite_values_beside_others() -> None:
+def test_thinned_curve_keeps_finite_values_among_nan_and_infinity() -> None:
     y = np.full(10_000, nan)
     y[123], y[5000] = 3.0, inf
     assert 123 in thin_curve(y)
 
 
-def test_a_window_has_the_points_beside_it() -> None:
+def test_visible_range_includes_one_point_beyond_each_end() -> None:
     x = np.arange(10.0)
     assert x[visible_range(x, 3.5, 5.5)].tolist() == [3, 4, 5, 6]
     assert x[visible_range(x, -inf, inf)].tolist() == x.tolist()
     assert len(x[visible_range(x, 20, 30)]) == 1
 
 
-def test_numbers_are_json() -> None:
+def test_numbers_for_json_are_rounded_and_none_if_not_finite() -> None:
     assert json_numbers(np.array([1 / 3, nan, inf, 2.0])) == [0.3333333, None, None, 2.0]
     assert json_number(None) is None
 
 
-def test_a_curve_is_that_of_the_table(sample_runs: Path) -> None:
+def test_curve_equals_the_evaluations_of_the_run(sample_runs: Path) -> None:
     ended = sample_runs / "fed-raa-ended"
     (curve,) = make_curves([watched(ended)], "step", "accuracy", -inf, inf)
     evals = Run(ended).evals
@@ -88,7 +88,7 @@ def timeline_of(tasks: list[tuple[int, int, float, float | None]]) -> TaskTimeli
     return log
 
 
-def test_a_timeline_has_every_task_in_sight() -> None:
+def test_timeline_has_every_task_of_the_visible_range() -> None:
     log = timeline_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 3.0), (0, 1, 2.0, 5.0), (1, 0, 3.0, None)])
     answer = make_timeline(log, 2, -inf, inf)
     assert answer["tasks"] == 4
@@ -104,7 +104,7 @@ def test_a_timeline_has_every_task_in_sight() -> None:
     assert make_timeline(log, 2, 7, 8)["bars"]["client"] == []
 
 
-def test_too_many_tasks_are_shown_as_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timeline_shows_too_many_tasks_as_busy_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timelines, "MAX_BARS", 3)
     monkeypatch.setattr(timelines, "BINS", 5)
     log = timeline_of([(0, 0, 0.0, 2.0), (1, 1, 0.0, 2.5), (0, 1, 3.0, 5.0), (1, 0, 4.75, None)])
@@ -179,7 +179,7 @@ def test_failures_are_listed_newest_first() -> None:
     assert make_timeline(log, 4, -inf, inf)["bars"]["fate"] == ["dropped"]
 
 
-def test_details_of_every_kind_of_run(sample_runs: Path) -> None:
+def test_details_have_staleness_without_rounds_and_coverage_with_rounds(sample_runs: Path) -> None:
     answer = make_details(watched(sample_runs / "fed-raa-ended"), -inf, inf)
     assert answer["staleness"]
     assert answer["fragments"]
@@ -200,7 +200,7 @@ def test_runs_are_compared_by_the_flags_in_which_they_differ(sample_runs: Path) 
     assert f"--updates {flags.updates}" in answer["commands"]["fed-raa-ended"]
 
 
-def test_repeats_imports_no_code_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_repeat_command_imports_no_code_of_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "evil_ext.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
     assert "evil_ext:Bad" in repeat_command({"scheduler": "evil_ext:Bad"})
