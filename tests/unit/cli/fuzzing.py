@@ -49,6 +49,18 @@ def is_one_sentence(text: str) -> bool:
     )
 
 
+def has_result_or_error(code: int, text: str) -> bool:
+    """Return True if a command succeeded, or failed with one error line. Lines with warnings do not count.
+
+    Args:
+        code: The exit code.
+        text: The text on stderr.
+    """
+    lines = text.splitlines(keepends=True)
+    errors = "".join(line for line in lines if not line.startswith("fedraa: warning: "))
+    return (code == 0 and not errors) or (code in (1, 2) and is_one_sentence(errors))
+
+
 def torn(content: bytes) -> st.SearchStrategy[bytes]:
     """Yield damaged contents of a file: empty, truncated, or with other bytes at some place."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fuzzing import REPLACEMENTS, add_quick_flags, fuzz, is_one_sentence, run_command, torn
+from fuzzing import REPLACEMENTS, add_quick_flags, fuzz, has_result_or_error, is_one_sentence, run_command, torn
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from leaves(item, (*path, key))
 
 
-def changed(tree: Any, path: tuple[Any, ...], become: Callable[[dict[Any, Any], Any], None]) -> Any:
+def change_tree(tree: Any, path: tuple[Any, ...], become: Callable[[dict[Any, Any], Any], None]) -> Any:
     """Return a copy of the tree in which `become` has changed the value at `path`."""
     copy = json.loads(json.dumps({"root": tree}))
     *way, last = ("root", *path)
@@ -51,7 +51,7 @@ def check_everything(run: Path) -> None:
     """Assert that every command on a run directory has a result, reports an inconsistent log (1), or refuses it (2)."""
     for command in (["status"], ["stop"], ["replay"], ["profile"], ["resume", "--quiet"]):
         code, said = run_command([*command, str(run)])
-        assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (command, code, said)
+        assert has_result_or_error(code, said), (command, code, said)
 
 
 def check_report(run: Path) -> None:
@@ -59,7 +59,7 @@ def check_report(run: Path) -> None:
     page = run.with_name("page.html")
     for flags in ([], ["--landscape"]):
         code, said = run_command(["report", str(run), "--out", str(page), *flags])
-        assert (code == 0 and said == "") or (code in (1, 2) and is_one_sentence(said)), (flags, code, said)
+        assert has_result_or_error(code, said), (flags, code, said)
 
 
 def check_replaced_files(whole: Path, scratch: Path, killed: bool, most: int | None) -> None:
@@ -68,7 +68,7 @@ def check_replaced_files(whole: Path, scratch: Path, killed: bool, most: int | N
     cases = [(name, kind) for name in names for kind in REPLACEMENTS if not killed or name.name != "summary.json"]
     for place in np.random.default_rng(killed).permutation(len(cases))[:most]:
         name, kind = cases[place]
-        run = copied(whole, scratch)
+        run = copy_run(whole, scratch)
         if killed:
             (run / "summary.json").unlink()
         (run / name).unlink()
@@ -101,50 +101,52 @@ def test_report_to_an_unwritable_path_is_refused(whole: Path, tmp_path: Path) ->
 @fuzz(12)
 @given(data=st.data())
 @pytest.mark.parametrize("name", ["config.json", "events.jsonl", "summary.json", "profile.json"])
-def test_values_in_a_run_directory(name: str, data: st.DataObject, whole: Path, tmp_path: Path) -> None:
-    run = copied(whole, tmp_path)
+def test_other_values_in_run_files_are_reported_or_harmless(
+    name: str, data: st.DataObject, whole: Path, tmp_path: Path
+) -> None:
+    run = copy_run(whole, tmp_path)
     lines = (run / name).read_text().splitlines() if name == "events.jsonl" else [(run / name).read_text()]
     number = data.draw(st.integers(0, len(lines) - 1))
     tree = json.loads(lines[number])
     path = data.draw(st.sampled_from(list(leaves(tree))))
     if path and data.draw(st.booleans()):
-        tree = changed(tree, path, lambda inner, key: inner.pop(key))
+        tree = change_tree(tree, path, lambda inner, key: inner.pop(key))
     else:
         value = data.draw(JSON)
-        tree = changed(tree, path, lambda inner, key: inner.__setitem__(key, value))
+        tree = change_tree(tree, path, lambda inner, key: inner.__setitem__(key, value))
     lines[number] = json.dumps(tree)
     (run / name).write_text("\n".join(lines) + "\n")
-    ended(run, data)
+    remove_summary_sometimes(run, data)
     check_everything(run)
 
 
 @fuzz(15)
 @given(data=st.data())
-def test_bytes_in_a_run_directory(data: st.DataObject, whole: Path, tmp_path: Path) -> None:
-    run = copied(whole, tmp_path)
+def test_damaged_run_files_are_reported_or_harmless(data: st.DataObject, whole: Path, tmp_path: Path) -> None:
+    run = copy_run(whole, tmp_path)
     files = sorted(path for path in run.rglob("*") if path.is_file())
     for path in data.draw(st.lists(st.sampled_from(files), min_size=1, max_size=2, unique=True)):
         path.write_bytes(data.draw(torn(path.read_bytes())))
-    ended(run, data)
+    remove_summary_sometimes(run, data)
     check_everything(run)
 
 
 def test_undamaged_run_replays_and_resumes_to_the_same_model(whole: Path, tmp_path: Path) -> None:
-    run = copied(whole, tmp_path)
+    run = copy_run(whole, tmp_path)
     assert run_command(["replay", str(run)]) == (0, "")
     (run / "summary.json").unlink()
     assert run_command(["resume", str(run), "--quiet"]) == (0, "")
     assert History(run).summary["model_sha256"] == History(whole).summary["model_sha256"]
 
 
-def copied(whole: Path, to: Path) -> Path:
+def copy_run(whole: Path, to: Path) -> Path:
     run = to / "run"
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(whole, run)
     return run
 
 
-def ended(run: Path, data: st.DataObject) -> None:
+def remove_summary_sometimes(run: Path, data: st.DataObject) -> None:
     """Remove the summary, as if the run had been killed, or leave the run as it is."""
     if data.draw(st.booleans()):
         (run / "summary.json").unlink(missing_ok=True)
