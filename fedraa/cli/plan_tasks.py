@@ -1,7 +1,7 @@
 """The tasks that the server sends in the first rounds, drawn without training, and the totals of their costs."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -106,7 +106,9 @@ class TaskDraws:
         self._down: list[float] = []
         self._energies: list[float] = []
         self._full_costs = make_cost_model(spec).table([spec.traced.widths(spec.traced.full())])[:, 0]
-        self.server: Any = make_server(spec, self._record_task)
+        # The tasks do not depend on the mean of the models.
+        method = spec.method.replace(polyak_fraction=0.0)
+        self.server: Any = make_server(replace(spec, method=method), self._record_task)
         self.first: list[Task] = []
 
     def draw(self, clients: Iterable[int], now: float) -> RoundTasks:

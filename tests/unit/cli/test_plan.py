@@ -180,6 +180,7 @@ def test_plan_prints_the_traffic_and_the_energy_of_all_tasks(
         {"method": "fed-raa-sync", "rounds": 5},
         {"method": "fedavg", "rounds": 5, "participation": "sample:2"},
         {"method": "fedavg", "rounds": 20, "participation": "poisson:0.1"},
+        {"method": "fedavg", "rounds": 5, "polyak_fraction": 0.2},
         # The last rounds have fewer clients, because the others have had all of their tasks.
         {"method": "fedavg", "rounds": 60, "participation": "sample:3", "max_participations": 2},
         {"method": "fedavg", "rounds": 60, "participation": "poisson:0.1", "max_participations": 2},
