@@ -62,7 +62,10 @@ class TableFile:
             as_words: The names of columns that are text even if all values are numbers.
         """
         words = {place: object for place, name in enumerate(self.names) if name in as_words}
-        frame = self._read_fields(dtype=words, na_values=[""], skipinitialspace=True, low_memory=False)
+        # If a row has more fields than the header, the additional fields are empty, because such a row only ends with
+        # additional delimiters.
+        places = range(len(self.names))
+        frame = self._read_fields(places, dtype=words, na_values=[""], skipinitialspace=True, low_memory=False)
         # Importing pandas is slow, and workers do not need it.
         import pandas as pd
 
@@ -75,8 +78,12 @@ class TableFile:
         empty = [name for name in frame.columns if is_unnamed(name) and frame[name].isna().all()]
         return frame.drop(columns=empty)
 
-    def texts(self, names: Sequence[str]) -> Any:
-        """Return some columns as a pandas DataFrame of unchanged text. An empty field is an empty text.
+    def texts(self, names: Sequence[str], *, keep_spaces: bool = False) -> Any:
+        """Return some columns as a pandas DataFrame of text. An empty field is an empty text.
+
+        Args:
+            names: The names of the columns.
+            keep_spaces: True to keep the spaces at the start of a field. Then quotes after such spaces have no effect.
 
         Raises:
             InputError: The table lacks a column.
@@ -85,24 +92,31 @@ class TableFile:
             if name not in self.names:
                 expected = f"the columns {', '.join(names)}"
                 raise InputError(self.path, f"it has no column {name!r}", expected=expected)
-        return self._read_fields(dtype=str)[list(names)]
+        # Without `usecols`, pandas would make an object of every field of a wide table.
+        places = [self.names.index(name) for name in names]
+        return self._read_fields(places, dtype=str, skipinitialspace=not keep_spaces)[list(names)]
 
     def has_leading_zero(self, name: str) -> bool:
         """Return True if a text in the column `name` is a number such as `007`. As a number, it would equal `7`."""
         return name in self.names and bool(self.texts([name])[name].str.match(r"\s*0\d").any())
 
-    def _read_fields(self, **options: Any) -> Any:
+    def _read_fields(self, places: Sequence[int], **options: Any) -> Any:
+        """Return the columns at these places, in their order in the file."""
         import pandas as pd
 
         stream = io.StringIO(self.text, newline="")
         stream.seek(self.start)
-        places = list(range(self.width))
         frame = pd.read_csv(
-            stream, sep=self.delimiter, header=None, names=places, index_col=False, keep_default_na=False, **options
+            stream,
+            sep=self.delimiter,
+            header=None,
+            names=list(range(self.width)),
+            usecols=places,
+            index_col=False,
+            keep_default_na=False,
+            **options,
         )
-        # If a row has more fields than the header, the additional fields are empty, because such a row only ends with
-        # additional delimiters.
-        return frame.iloc[:, : len(self.names)].set_axis(list(self.names), axis=1)
+        return frame.set_axis([self.names[place] for place in frame.columns], axis=1)
 
 
 def open_regular_file(path: Path) -> BinaryIO:

@@ -36,7 +36,8 @@ def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
     frames = []
     for path in files:
         if path.suffix == ".csv":
-            frames.append(open_table(str(path)).texts(columns))
+            # A text may begin with a space.
+            frames.append(open_table(str(path)).texts(columns, keep_spaces=True))
             continue
         try:
             refuse_irregular_file(path)

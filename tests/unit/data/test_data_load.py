@@ -240,6 +240,13 @@ def test_agnews_keeps_the_most_frequent_words_and_the_start_of_a_long_text(tmp_p
     assert data.x_test[0, :3].tolist() == [9_999, 1, 0]
 
 
+def test_agnews_with_spaces_after_the_commas_is_read_whole(tmp_path):
+    write_agnews(tmp_path, 'text, label\n"a, b", 3\nc, 1\n', 'label, text\n2, "c, a"\n')
+    data = load_dataset("agnews", tmp_path)
+    assert (data.x_train[:, :3].tolist(), data.y_train.tolist()) == ([[2, 3, 0], [4, 0, 0]], [3, 1])
+    assert (data.x_test[:, :3].tolist(), data.y_test.tolist()) == ([[4, 2, 0]], [2])
+
+
 @pytest.mark.parametrize(
     ("rows", "place", "got"),
     [

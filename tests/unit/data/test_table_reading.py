@@ -3,6 +3,7 @@
 import bz2
 import gzip
 import shlex
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from fedraa.data import load_dataset
 from fedraa.data.sources.files import read_csv
 from fedraa.data.sources.table_columns import spell_csv
 from fedraa.objectives import make_objective
-from fedraa.reading import read_frame
+from fedraa.reading import open_table, read_frame
 
 ROWS = 40
 SEED = np.random.default_rng(7)
@@ -364,6 +365,19 @@ def test_clients_with_leading_zeros_are_words(tmp_path: Path) -> None:
     assert set(read_csv(path, client="who").clients or ()) == {"007", "7"}
     plain = write(tmp_path, table("x,who,label", "{x},{c},{y}", x=X, c=[7, 10] * 20))
     assert set(read_csv(plain, client="who").clients or ()) == {7, 10}
+
+
+def test_texts_of_one_column_need_no_memory_for_the_other_columns(tmp_path: Path) -> None:
+    width = 400
+    header = ",".join(["client", *(f"x{i}" for i in range(width))])
+    file = open_table(write(tmp_path, table(header, "{i}" + ",0.25" * width)))
+    file.texts(["client"])
+    tracemalloc.start()
+    assert file.texts(["client"])["client"].tolist() == [str(i) for i in range(ROWS)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # A text of four characters needs 45 bytes and a reference of 8 bytes.
+    assert peak < ROWS * width * (45 + 8)
 
 
 def test_csv_prefix_reads_regression_targets_as_float32(tmp_path: Path) -> None:
