@@ -16,7 +16,8 @@ from actors.ray_versions import MAX_JOB_BYTES, AuthenticationError, visit_files
 from fedraa.engine.memory_check import GIGA
 from fedraa.errors import InputError, RunFailed, first_line
 
-COMMANDS_WITH_RUNS = ("run", "compare", "tune")
+# Without `--out`, these commands write into the folder in which they start.
+COMMANDS_WITH_OUT = ("run", "compare", "tune", "report")
 
 
 def submit_command(
@@ -76,14 +77,14 @@ def check_address(address: str) -> None:
 
 
 def check_out(arguments: Sequence[str]) -> None:
-    """Raise InputError if `--out` is a relative path, or if a command that writes runs has no `--out`.
+    """Raise InputError if `--out` is a relative path, or if a command that needs `--out` lacks it.
 
     The job does not start in the folder of the user, and the folder in which it starts may be removed later. With
     `--config`, the path may be in the file.
     """
     expected = "an absolute path on the head node, such as /data/runs/job"
     flags = {argument.partition("=")[0] for argument in arguments}
-    if arguments[0] in COMMANDS_WITH_RUNS and flags.isdisjoint(("--out", "--config")):
+    if arguments[0] in COMMANDS_WITH_OUT and flags.isdisjoint(("--out", "--config")):
         raise InputError("out", "it is missing", expected=expected)
     for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
         flag, equals, value = argument.partition("=")

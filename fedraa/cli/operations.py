@@ -67,7 +67,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Submit:
-    """Run a command as a job on a cluster: fedraa submit -- run --method ..."""
+    """Run a command as a job on a cluster: fedraa submit -- run --out PATH ..."""
 
     command: tyro.conf.Positional[tuple[str, ...]]
     """Command with its options after --, where --out is an absolute path on the head node."""

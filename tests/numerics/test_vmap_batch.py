@@ -1,8 +1,9 @@
 """Tasks that are trained as one batched computation: the other tasks do not change the result of a task."""
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.messages import Task
 from fedraa.models.images import ImageConv2d
 from fedraa.objectives import Classification
+from fedraa.objectives.metric_spec import Direction
 from fedraa.submodels import Traced, flatten_parameters
 from fedraa.submodels.tracing.trace import trace_module
 
@@ -162,6 +164,19 @@ class Smoothed(Classification):
 
     def loss(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+
+
+class TopTwo(Classification):
+    """Classification with the share of samples whose label is among the two highest logits."""
+
+    better: ClassVar[Mapping[str, Direction]] = {"accuracy": "max", "top2": "max"}
+
+    def measured(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        return {**super().measured(outputs, targets), "top2": (outputs.topk(2).indices == targets[:, None]).any(1)}
+
+
+def test_classification_with_another_metric_is_batched() -> None:
+    build_run(Experiment(clients=4, vmap_batch=2, engine="local", objective=TopTwo()))
 
 
 @pytest.mark.parametrize(

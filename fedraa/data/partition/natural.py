@@ -26,7 +26,8 @@ class Natural(Partitioner):
     def bound(self, owners: Any, test_owners: Any) -> "Natural":
         # NumPy compares a number with a text as unequal, so no test row would belong to a client.
         if owners is not None and test_owners is not None and _are_words(owners) != _are_words(test_owners):
-            expected = f"a client such as {owners[0]!r}, because all clients are words or all are numbers"
+            client = np.asarray(owners).tolist()[0]
+            expected = f"a client such as {client!r}, because all clients are words or all are numbers"
             raise InputError("test_clients", got=test_owners[0], expected=expected)
         partitioner = Natural()
         for name, values in (("owners", owners), ("test_owners", test_owners)):

@@ -140,8 +140,8 @@ def test_submit_reports_a_job_that_failed_and_a_lost_connection(
     assert said == ["job job-1", "first line"]
 
 
-@pytest.mark.parametrize("words", ["run", "compare fedavg --time 1", "tune fedavg"])
-def test_submitted_command_that_writes_runs_needs_out(words: str) -> None:
+@pytest.mark.parametrize("words", ["run", "compare fedavg --time 1", "tune fedavg", "report /runs/a"])
+def test_submitted_command_that_writes_files_needs_out(words: str) -> None:
     with refuses("out"):
         submit.check_out(words.split())
     submit.check_out([*words.split(), "--out=/runs/a"])

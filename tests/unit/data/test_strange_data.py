@@ -71,8 +71,9 @@ def test_malformed_federated_dataset_is_refused(make: Callable[[], fl.FederatedD
 
 
 def test_client_names_that_mix_words_and_numbers_are_refused() -> None:
-    data = fl.FederatedDataset("mine", (X, Y), (X, Y), clients=[1, 2, 10] * 4, test_clients=["1", "2", "10"] * 4)
-    with refuses("dataset 'mine': test_clients", got="1"):
+    clients = np.array([1, 2, 10] * 4)
+    data = fl.FederatedDataset("mine", (X, Y), (X, Y), clients=clients, test_clients=["1", "2", "10"] * 4)
+    with refuses("dataset 'mine': test_clients", "such as 1,", got="1"):
         divide_dataset(data, DivisionSettings(Natural(), 3, seed=0))
 
 
