@@ -14,6 +14,12 @@ def checked(x: Tensor, width: int) -> Tensor:
     return x
 
 
+def all_halved(x: Tensor) -> Tensor:
+    y = torch.zeros_like(x)
+    y[:, 0:] = x / 2
+    return y
+
+
 def without_first(x: Tensor) -> Tensor:
     x = x.clone()
     x[:, :1] = 0
@@ -92,6 +98,11 @@ CASES: dict[str, Case] = {
         Calls(lambda m, x: m["b"](without_first(m["a"](x))), a=nn.Linear(6, 8), b=nn.Linear(8, 3)),
         VECTOR,
         [],
+    ),
+    "an assignment to all units by a slice": (
+        Calls(lambda m, x: m["b"](all_halved(m["a"](x))), a=nn.Linear(6, 8), b=nn.Linear(8, 3)),
+        VECTOR,
+        [8],
     ),
     "an unknown function": (
         Calls(

@@ -82,7 +82,8 @@ def label_assigned(r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwar
     else:
         replaced = labels[index]
         for place, dim in iterate_index(places, labels.dim()):
-            if not isinstance(places[place], slice) or places[place] != slice(None):
+            size = labels.shape[dim]
+            if not isinstance(places[place], slice) or places[place].indices(size) != (0, size, 1):
                 r.ties.tie_along(labels, [dim], "the code picks some units by their index")
     if replaced is None:
         r.give_up(name, out, args, kwargs)
