@@ -37,7 +37,9 @@ def load_npz(path: Path, targets: Targets | None = None) -> Dataset | FederatedD
     field = f"dataset {str(path)!r}"
     arrays = _read_arrays(path, field)
     x_train, y_train, x_test, y_test = (arrays[name] for name in NAMES)
-    if not any(name in arrays for name in OWNERS):
+    if OWNERS[0] not in arrays:
+        if OWNERS[1] in arrays:
+            raise InputError(field, f"it has {OWNERS[1]}, but no {OWNERS[0]}", hint="add it, or leave both out")
         # The errors of `as_dataset` contain the name of the data set.
         return replace(as_dataset(Dataset(str(path), x_train, y_train, x_test, y_test), targets), name=path.stem)
     try:

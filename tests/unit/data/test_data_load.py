@@ -204,6 +204,14 @@ def test_unknown_names_and_missing_folders_are_refused(tmp_path):
                 load_dataset(name, folder)
 
 
+def test_npz_with_clients_of_only_the_test_samples_is_refused(tmp_path):
+    path = tmp_path / "mine.npz"
+    x, y = np.zeros((6, 3), np.float32), np.arange(6) % 2
+    np.savez(path, x_train=x, y_train=y, x_test=x, y_test=y, clients_test=y)
+    with refuses(f"dataset '{path}'", "clients_train", "clients_test"):
+        load_dataset(str(path), None)
+
+
 def write_agnews(folder, train, test):
     (folder / "agnews").mkdir()
     for name, rows in (("train", train), ("test", test)):
