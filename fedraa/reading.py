@@ -64,7 +64,7 @@ class TableFile:
         words = {place: object for place, name in enumerate(self.names) if name in as_words}
         # If a row has more fields than the header, the additional fields are empty, because such a row only ends with
         # additional delimiters.
-        places = range(len(self.names))
+        places = list(range(len(self.names)))
         frame = self._read_fields(places, dtype=words, na_values=[""], skipinitialspace=True, low_memory=False)
         # Importing pandas is slow, and workers do not need it.
         import pandas as pd
@@ -100,7 +100,7 @@ class TableFile:
         """Return True if a text in the column `name` is a number such as `007`. As a number, it would equal `7`."""
         return name in self.names and bool(self.texts([name])[name].str.match(r"\s*0\d").any())
 
-    def _read_fields(self, places: Sequence[int], **options: Any) -> Any:
+    def _read_fields(self, places: list[int], **options: Any) -> Any:
         """Return the columns at these places, in their order in the file."""
         import pandas as pd
 

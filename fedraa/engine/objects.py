@@ -92,7 +92,7 @@ def _is_written_whole(part: object) -> bool:
         return all(map(_is_written_whole, part))
     if isinstance(part, Mapping):
         return all(map(_is_written_whole, part.values()))
-    if isinstance(part, FunctionType) or inspect.isclass(part) or not hasattr(part, "__dict__"):
+    if isinstance(part, str | FunctionType) or inspect.isclass(part) or not hasattr(part, "__dict__"):
         return True
     values = values_of(part)
     if type(part).__init__ is not object.__init__:

@@ -2,6 +2,7 @@
 
 import shlex
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,17 @@ def test_partial_function_is_an_object_that_a_resumed_run_needs_again(tmp_path: 
     with refuses("run", "staleness=...)", got=history.directory):
         fl.resume(history.directory, updates=6)
     assert fl.resume(history.directory, updates=6, staleness=weight).summary["steps"] == 6
+
+
+class Names(StrEnum):
+    FEDAVG = "fedavg"
+    TOPK = "topk:0.5"
+
+
+def test_run_with_members_of_a_text_enum_is_resumed_from_its_directory(tmp_path: Path) -> None:
+    history = fl.run(**SMALL, method=Names.FEDAVG, compress=Names.TOPK, rounds=1, out=tmp_path / "run")
+    assert history.config["given"] == []
+    assert fl.resume(history.directory, rounds=2).summary["steps"] == 2
 
 
 def test_configuration_names_the_objects_and_not_the_defaults(run: fl.History) -> None:
