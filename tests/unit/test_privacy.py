@@ -192,7 +192,7 @@ def send_update(store: LocalStore, task: int, staleness: int) -> ApplyResult:
     return store.apply_update(sent, Assignment(0, Submodel((), None)), update, staleness)
 
 
-def test_ignored_update_is_a_release_of_its_own() -> None:
+def test_ignored_update_counts_as_a_release() -> None:
     """Otherwise two updates of a client could be in one release, and epsilon would count them as two releases."""
     rule = RingmasterLMO(optimizer="sgd", delay_limit=2)
     noise = noisy_sum("central(noise=2.0)", cohort=1, whole=False)

@@ -13,7 +13,7 @@ SIZE = 4
 
 @pytest.mark.parametrize("name", ["covered", "filled", "fednova"])
 @pytest.mark.parametrize("indices", [[0, 1, 2, 3], [1, 3]], ids=["one-range", "single-coordinates"])
-def test_state_after_a_round_is_that_of_a_new_aggregator(name: str, indices: list[int]) -> None:
+def test_aggregator_after_a_round_has_the_state_of_a_new_one(name: str, indices: list[int]) -> None:
     aggregator = AGGREGATOR.resolve(name).bind(SIZE, 2)
     new = save_state(aggregator)
     counts = np.zeros(SIZE, np.int32)

@@ -134,7 +134,7 @@ def test_weakness_is_not_the_worst_if_another_method_diverged(runs: Path, monkey
     assert text.endswith(f"its loss is 0.6 (with {groups[1].label}: 0.5).")
 
 
-def test_untrained_parameters_are_those_of_rounds(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_asynchronous_runs_have_no_untrained_share_of_rounds(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = {group.label: group for group in load_groups([runs / "all"])}
     for run in groups["ist"].runs:
         monkeypatch.setattr(run, "rounds", run.rounds.assign(uncovered=run.config["resolved"]["parameters"] / 4))
