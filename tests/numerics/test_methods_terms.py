@@ -288,24 +288,6 @@ class Pulled(LocalAlgorithm):
         super().train(run)
 
 
-@pytest.mark.parametrize("method", ["fedcm", "mofedsam"])
-def test_a_private_round_without_clients_does_not_change_the_momentum(method: str) -> None:
-    fields: dict[str, Any] = {"privacy": "central(noise=1.0, clip=1.0)", "participation": "poisson:0.5", "rounds": 30}
-    stepped = Stepped(spec(method, **fields))
-    auxiliary: Any = stepped.server._auxiliary  # type: ignore[attr-defined]
-    cohorts = []
-    for _ in range(12):
-        before = auxiliary._momentum.copy()
-        cohorts.append(len(list(stepped.server.begin())))
-        stepped.round()
-        if not cohorts[-1]:
-            stepped.server.close_round(1.0)
-        assert np.isfinite(auxiliary._momentum).all()
-        assert (auxiliary._momentum == before).all() == (cohorts[-1] == 0)
-    assert 0 in cohorts
-    assert max(cohorts) > 0
-
-
 def test_default_local_training_without_momentum_is_plain_sgd() -> None:
     """Local training with the defaults and without momentum is plain SGD."""
     close(result(vars(LocalTraining(lr=LR, momentum=0.0, batch_size=6, epochs=2))), descend(gradient))

@@ -46,7 +46,7 @@ BAD = {
     "no such npz": ("--dataset none.npz", ["dataset", "none.npz", "no such file"]),
     "unreadable npz": ("--dataset garbage.npz", ["dataset", "garbage.npz", "numpy.savez"]),
     "malformed npz": ("--dataset missing.npz", ["dataset", "missing.npz", "y_train, x_test, y_test"]),
-    "no such csv": ("--compute none.csv", ["compute", "none.csv", "cannot be read"]),
+    "no such csv": ("--compute none.csv", ["compute", "none.csv", "no such file"]),
     "malformed csv": ("--compute words.csv", ["compute", "words.csv row 1", "quick"]),
     "csv of the wrong length": ("--compute short.csv", ["compute", "2 rows", "10"]),
     "out in use": ("--out used", ["out", "used", "new or empty"]),
@@ -184,6 +184,6 @@ def test_a_worker_imports_nothing_slow_that_it_does_without() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
-def test_status_without_runs_prints_a_sentence(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_without_runs_prints_a_sentence(work_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 0
     assert capsys.readouterr().out == "no run is in runs; name the run directories\n"
