@@ -39,6 +39,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Server]:
         return answer()
 
     monkeypatch.setattr(operations, "join_cluster", lambda address: None)
+    monkeypatch.setattr(operations.ray, "shutdown", lambda: None)
     monkeypatch.setattr(operations.ray, "get", get)
     monkeypatch.setattr(operations.ray, "get_actor", lambda name, namespace: servers[name])
     monkeypatch.setattr(
@@ -95,6 +96,8 @@ def test_fetch_that_fails_on_the_node_names_the_reason(
 
     task = SimpleNamespace(options=lambda **options: SimpleNamespace(remote=lambda run: None))
     monkeypatch.setattr(operations, "join_cluster", lambda address: None)
+    # The first shutdown of a process imports modules that use `ray.remote`.
+    monkeypatch.setattr(operations.ray, "shutdown", lambda: None)
     monkeypatch.setattr(operations, "find_node", lambda wanted, option: {"NodeID": "0" * 56})
     monkeypatch.setattr(operations.ray, "remote", lambda function: task)
     monkeypatch.setattr(operations.ray, "get", fail)
