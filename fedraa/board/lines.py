@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedraa.errors import InputError
-from fedraa.reading import open_regular_file
+from fedraa.reading.regular_files import open_regular_file
 
 # A call reads this number of bytes. The board needs a few milliseconds to parse them.
 CHUNK_BYTES = 1 << 18

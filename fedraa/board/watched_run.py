@@ -11,7 +11,7 @@ from fedraa.board.evaluations import Evaluations
 from fedraa.board.lines import GrowingLines
 from fedraa.board.sampling import json_number
 from fedraa.errors import InputError
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 from fedraa.rundir.event_reader import Event, not_an_event_error, parse_events
 from fedraa.rundir.failures import read_failure
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, SUMMARY

@@ -21,7 +21,7 @@ from typing import Any
 from fedraa.components.text import KIND
 from fedraa.config.usual_names import CALLS, suggest_name
 from fedraa.errors import InputError
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 
 # Users may mistake these names of callbacks for fields of an experiment.
 CALLBACKS = {

@@ -14,7 +14,7 @@ from fedraa.data.check import NAMES, Array, Targets, as_dataset, convert_arrays
 from fedraa.data.dataset import Dataset
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.errors import InputError, locate_error, read_failure
-from fedraa.reading import open_regular_file
+from fedraa.reading.regular_files import open_regular_file
 
 OWNERS = ("clients_train", "clients_test")
 NPZ_HINT = "write it with numpy.savez"

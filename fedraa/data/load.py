@@ -22,7 +22,7 @@ from fedraa.data.sources.files import read_csv, read_folder, read_hugging_face, 
 from fedraa.data.text import load_agnews
 from fedraa.data.vision import VISION, load_vision
 from fedraa.errors import InputError, locate_in_dataset, no_effect_error, suggest_closest
-from fedraa.reading import PACKED
+from fedraa.reading.table_file import PACKED
 
 FILES: dict[str, Callable[..., FederatedDataset]] = {
     "folder": read_folder,

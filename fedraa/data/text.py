@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedraa.data.dataset import Dataset
 from fedraa.errors import InputError, locate_error
-from fedraa.reading import open_table
+from fedraa.reading.table_file import open_table
 
 VOCABULARY = 10_000
 """Number of token ids. Id 0 is padding, id 1 is any rare word, and every other id is one frequent word."""

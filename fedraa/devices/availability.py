@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.devices.device_columns import parse_float
 from fedraa.errors import InputError
-from fedraa.reading import read_frame
+from fedraa.reading.table_file import read_frame
 from fedraa.rng import generator
 
 Spans = list[tuple[float, float]]

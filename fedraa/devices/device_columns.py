@@ -9,7 +9,7 @@ import numpy.typing as npt
 from fedraa.devices.fleet import COLUMNS, WATTS
 from fedraa.errors import InputError
 from fedraa.messages import Floats
-from fedraa.reading import read_frame
+from fedraa.reading.table_file import read_frame
 
 
 def read_devices(path: Path, clients: int) -> dict[str, Floats]:

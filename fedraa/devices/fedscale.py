@@ -19,7 +19,7 @@ from fedraa.devices.availability import Availability, Spans
 from fedraa.errors import InputError, read_failure
 from fedraa.messages import Floats
 from fedraa.numbers import Positive
-from fedraa.reading import open_regular_file
+from fedraa.reading.regular_files import open_regular_file
 from fedraa.rng import generator
 
 # Unpickling NumPy's numbers needs these functions. All others are forbidden for safety.

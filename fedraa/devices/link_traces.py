@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.errors import InputError
-from fedraa.reading import read_frame
+from fedraa.reading.table_file import read_frame
 
 COLUMNS = ["client", "end", "downlink", "uplink"]
 Row = tuple[float, float, float]

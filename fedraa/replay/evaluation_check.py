@@ -7,7 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fedraa.errors import Inconsistent
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
 from fedraa.rundir.clients_file import drop_incomplete_line

@@ -8,7 +8,7 @@ import torch
 
 from fedraa.engine.resume_guard import first_difference, pinned_settings
 from fedraa.errors import Damaged, Inconsistent, read_failure
-from fedraa.reading import open_regular_file, read_regular_file
+from fedraa.reading.regular_files import open_regular_file, read_regular_file
 from fedraa.replay.resolved import FrozenBase
 from fedraa.rundir.checkpoint import ASKED, newest_first, read_head
 from fedraa.rundir.config_file import read_config

@@ -12,7 +12,7 @@ from fedraa.engine.build import build_run
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 from fedraa.messages import Floats
-from fedraa.reading import open_regular_file
+from fedraa.reading.regular_files import open_regular_file
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
 

@@ -324,10 +324,10 @@ def _or_dash(value: float | None, form: Callable[[float], str]) -> str:
 def make_run_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Table:
     """Return a table with one row per run. The CSV also has the command that reproduces the run."""
     rows, lines = [], []
+    shown = [metric for metric in columns if metric.shown]
     for group in groups:
         for run in group.runs:
             numbers = {metric.name: metric.of(run) for metric in columns}
-            shown = [metric for metric in columns if metric.shown]
             cells = [Cell(_or_dash(numbers[metric.name], metric.form), numbers[metric.name]) for metric in shown]
             ended = _end_reason_and_note(run)
             digest = str(run.summary["model_sha256"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedraa.errors import Unwritable
-from fedraa.reading import open_regular_file
+from fedraa.reading.regular_files import open_regular_file
 
 PARTIAL = ".partial"
 # Bytes to read at a time.

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from fedraa.errors import InputError, first_line, short_text
 from fedraa.numbers import expected_text
 from fedraa.objectives import MetricSpec
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 from fedraa.rundir.clients_file import drop_incomplete_line
 from fedraa.rundir.config_file import RESTORE
 from fedraa.rundir.event_log import TIMES

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from fedraa.errors import Damaged, InputError, short_text
 from fedraa.messages import State
-from fedraa.reading import open_regular_file, read_regular_file
+from fedraa.reading.regular_files import open_regular_file, read_regular_file
 from fedraa.rundir.atomic_files import PARTIAL, hash_file, replace_file
 from fedraa.rundir.config_file import FORMAT, check_format
 

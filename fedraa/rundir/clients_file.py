@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedraa.errors import InputError, first_line
 from fedraa.objectives import MetricSpec
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 from fedraa.rundir.config_file import RESTORE
 from fedraa.rundir.file_names import CLIENTS
 

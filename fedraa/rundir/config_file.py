@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.errors import InputError
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 
 FORMAT = 5
 # The required keys of config.json. Their values are JSON objects.

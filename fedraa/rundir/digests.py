@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedraa.errors import Inconsistent, read_failure
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 from fedraa.rundir.atomic_files import hash_file, write_text
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, MODEL, PARTITION, SEAL, SUMMARY
 from fedraa.rundir.profile import PROFILE

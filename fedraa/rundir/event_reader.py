@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from fedraa.errors import InputError
-from fedraa.reading import open_regular_file
+from fedraa.reading.regular_files import open_regular_file
 from fedraa.rundir.file_names import EVENTS
 
 Event = dict[str, Any]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.ledger.bad_clients import QUARANTINED
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 from fedraa.rundir.file_names import FAILURE
 
 # Maximum number of clients that a message names.

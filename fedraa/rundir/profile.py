@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedraa.errors import InputError
 from fedraa.messages import State
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 from fedraa.rundir.config_file import RESTORE
 
 PROFILE = "profile.json"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedraa.errors import InputError
-from fedraa.reading import open_regular_file, read_regular_file
+from fedraa.reading.regular_files import open_regular_file, read_regular_file
 from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.file_names import EVENTS
 

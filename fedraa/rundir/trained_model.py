@@ -16,7 +16,7 @@ from fedraa.errors import InputError, one_line, read_failure
 from fedraa.models import build_model
 from fedraa.models.raw_input import RawInputModel
 from fedraa.models.wrappers import unwrap_module
-from fedraa.reading import open_regular_file
+from fedraa.reading.regular_files import open_regular_file
 from fedraa.rundir.config_file import RESTORE
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.inputs import Inputs, read_inputs

@@ -15,7 +15,7 @@ from benchmarks.studies.race.entrants import KNOWN
 from benchmarks.studies.race.measures import SPENT, Measured, cost_to_accuracy
 from benchmarks.studies.race.runs import PARTS
 from fedraa.errors import InputError
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 from fedraa.rundir.atomic_files import replace_file
 
 SUFFIX = ".runs.jsonl.gz"

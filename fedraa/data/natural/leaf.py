@@ -20,7 +20,7 @@ import numpy as np
 
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, locate_error, read_failure
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 
 Convert = Callable[[list[Any], list[Any]], tuple[Any, Any]]
 """A function that converts the x and the y of one user, or raises ValueError."""

@@ -18,7 +18,7 @@ from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import Rows
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, read_failure
-from fedraa.reading import read_regular_file
+from fedraa.reading.regular_files import read_regular_file
 
 GET = "hf download flwrlabs/shakespeare --repo-type dataset --local-dir shakespeare, or preprocess.sh of LEAF"
 CHARACTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedraa.errors import InputError, read_failure
-from fedraa.reading import open_table, refuse_irregular_file
+from fedraa.reading.regular_files import refuse_irregular_file
+from fedraa.reading.table_file import open_table
 
 
 def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:

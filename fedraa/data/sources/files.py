@@ -20,7 +20,7 @@ from fedraa.data.sources.table_columns import (
     read_frames,
 )
 from fedraa.errors import InputError, first_line
-from fedraa.reading import is_unnamed, list_names
+from fedraa.reading.table_file import is_unnamed, list_names
 from fedraa.rng import generator
 
 TEST_SHARE = 0.2

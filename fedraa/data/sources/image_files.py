@@ -12,7 +12,7 @@ import numpy as np
 
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, RunWarning, locate_error, read_failure
-from fedraa.reading import refuse_irregular_file
+from fedraa.reading.regular_files import refuse_irregular_file
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 GREY = ("1", "L", "LA", "La")

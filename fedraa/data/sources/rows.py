@@ -15,7 +15,7 @@ from fedraa.data.sources.image_files import ImageFormat, image_array, plain_imag
 from fedraa.data.tree import Array, Tree, list_leaves, map_tree, refuse_masked, take_rows, tensor_array
 from fedraa.errors import InputError, locate_error, one_line, read_failure
 from fedraa.messages import Index
-from fedraa.reading import refuse_irregular_file
+from fedraa.reading.regular_files import refuse_irregular_file
 
 PAIR_HINT = "give arrays as one pair, as in train=(x, y), or the pair of each client to FederatedDataset.of_clients"
 

@@ -12,7 +12,7 @@ from fedraa.data.precision import warn_lost_digits
 from fedraa.data.sources.written_numbers import begins_with_number, has_decimal_comma, is_date, is_missing, read_numbers
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, RunWarning
-from fedraa.reading import NO_HEADER_HINT, TableFile, is_number, is_unnamed, list_names, open_table
+from fedraa.reading.table_file import NO_HEADER_HINT, TableFile, is_number, is_unnamed, list_names, open_table
 
 TARGETS = ("label", "target", "y", "class")
 FREE_WORDS = 20

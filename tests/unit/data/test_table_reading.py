@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import shlex
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from fedraa.data import load_dataset
 from fedraa.data.sources.files import read_csv
 from fedraa.data.sources.table_columns import spell_csv
 from fedraa.objectives import make_objective
-from fedraa.reading import open_table, read_frame
 
 ROWS = 40
 SEED = np.random.default_rng(7)
@@ -367,19 +365,6 @@ def test_clients_with_leading_zeros_are_words(tmp_path: Path) -> None:
     assert set(read_csv(plain, client="who").clients or ()) == {7, 10}
 
 
-def test_texts_of_one_column_need_no_memory_for_the_other_columns(tmp_path: Path) -> None:
-    width = 400
-    header = ",".join(["client", *(f"x{i}" for i in range(width))])
-    file = open_table(write(tmp_path, table(header, "{i}" + ",0.25" * width)))
-    file.texts(["client"])
-    tracemalloc.start()
-    assert file.texts(["client"])["client"].tolist() == [str(i) for i in range(ROWS)]
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    # A text of four characters needs 45 bytes and a reference of 8 bytes.
-    assert peak < ROWS * width * (45 + 8)
-
-
 def test_csv_prefix_reads_regression_targets_as_float32(tmp_path: Path) -> None:
     path = write(tmp_path, table("x,y", "{x},{v}", x=X, v=X + 1))
     data = load_dataset(f"csv:{path}", None, make_objective("regression").targets)
@@ -393,26 +378,3 @@ def test_damaged_compressed_table_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, bytes(packed), "t.csv.gz")
     with refuses(f"dataset: {path}", "unpacked"):
         load_dataset(path, None)
-
-
-@pytest.mark.parametrize("text", ["compute,downlink\n0.5,2,\n1,4,\n", "compute;downlink\n0.5;2\n1;4\n"])
-def test_table_of_an_option_is_read_like_a_data_set(text: str, tmp_path: Path) -> None:
-    frame = read_frame("compute", Path(write(tmp_path, text)))
-    assert frame.to_dict("list") == {"compute": [0.5, 1], "downlink": [2, 4]}
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("compute,downlink\n0.5,2,1\n1,4,2\n", " line 2"),
-        ("compute,downlink\n0.5,2\n1,4,2\n", " line 3"),
-        ("compute,downlink\n0.5,2\n1\n", " line 3"),
-        (None, ""),
-    ],
-)
-def test_error_of_a_table_names_the_option_the_file_and_the_line(text: str | None, line: str, tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    if text is not None:
-        write(tmp_path, text)
-    with refuses(f"compute: {path}{line}"):
-        read_frame("compute", path)

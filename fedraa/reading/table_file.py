@@ -1,8 +1,4 @@
-"""Open the files of a user, and read a table in a text file.
-
-A path that is not a regular file, such as a named pipe, raises OSError, because reading it could block for ever. The
-reader of tables detects the encoding, the delimiter and the header.
-"""
+"""Read a table in a text file. The encoding, the delimiter and the header are detected."""
 
 import bz2
 import codecs
@@ -10,18 +6,17 @@ import csv
 import gzip
 import io
 import lzma
-import os
 import re
-import stat
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from fedraa.errors import InputError, locate_error
+from fedraa.reading.regular_files import read_regular_file
 
 DELIMITERS = ",;\t|"
 DIVIDED_BY = "a comma, a semicolon, a tab or a bar"
@@ -117,26 +112,6 @@ class TableFile:
             **options,
         )
         return frame.set_axis([self.names[place] for place in frame.columns], axis=1)
-
-
-def open_regular_file(path: Path) -> BinaryIO:
-    """Open a regular file for reading."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(None, "it is not a file", str(path))
-    return os.fdopen(descriptor, "rb")
-
-
-def read_regular_file(path: Path) -> bytes:
-    """Return the bytes of a regular file."""
-    with open_regular_file(path) as stream:
-        return stream.read()
-
-
-def refuse_irregular_file(path: Path) -> None:
-    """Raise OSError if the path is not a regular file. A library that reads a named pipe could block for ever."""
-    open_regular_file(path).close()
 
 
 def read_frame(field: str, path: Path) -> Any:

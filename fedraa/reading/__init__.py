@@ -1,0 +1,1 @@
+"""Reading the files of a user: regular files, and tables in text files."""

@@ -1,0 +1,51 @@
+"""The reader of tables: its memory, and the tables of options such as `--compute`."""
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+from refusals import refuses
+
+from fedraa.reading.table_file import open_table, read_frame
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "t.csv"
+    path.write_text(text)
+    return str(path)
+
+
+def test_texts_of_one_column_need_no_memory_for_the_other_columns(tmp_path: Path) -> None:
+    rows, width = 40, 400
+    header = ",".join(["client", *(f"x{i}" for i in range(width))])
+    file = open_table(write(tmp_path, "\n".join([header, *(f"{i}" + ",0.25" * width for i in range(rows))])))
+    file.texts(["client"])
+    tracemalloc.start()
+    assert file.texts(["client"])["client"].tolist() == [str(i) for i in range(rows)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # A text of four characters needs 45 bytes and a reference of 8 bytes.
+    assert peak < rows * width * (45 + 8)
+
+
+@pytest.mark.parametrize("text", ["compute,downlink\n0.5,2,\n1,4,\n", "compute;downlink\n0.5;2\n1;4\n"])
+def test_table_of_an_option_is_read_like_a_data_set(text: str, tmp_path: Path) -> None:
+    frame = read_frame("compute", Path(write(tmp_path, text)))
+    assert frame.to_dict("list") == {"compute": [0.5, 1], "downlink": [2, 4]}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("compute,downlink\n0.5,2,1\n1,4,2\n", " line 2"),
+        ("compute,downlink\n0.5,2\n1,4,2\n", " line 3"),
+        ("compute,downlink\n0.5,2\n1\n", " line 3"),
+        (None, ""),
+    ],
+)
+def test_error_of_a_table_names_the_option_the_file_and_the_line(text: str | None, line: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    if text is not None:
+        write(tmp_path, text)
+    with refuses(f"compute: {path}{line}"):
+        read_frame("compute", path)
