@@ -20,7 +20,6 @@ class RunStats:
         step: The value of `step` in the last event that has one: the number of server updates, or of rounds.
         t: The time of the last event on the run's clock.
         wall: The real seconds of the last event.
-        dispatched: The number of sent tasks.
         committed: The number of applied updates.
         lost: The number of tasks that were too late for their round.
         faults: The number of faults of workers.
@@ -40,7 +39,6 @@ class RunStats:
         self.step = 0
         self.t = 0.0
         self.wall = 0.0
-        self.dispatched = 0
         self.committed = 0
         self.lost = 0
         self.faults = 0
@@ -97,7 +95,6 @@ class RunStats:
         if "energy" in event:
             self.energy = (self.energy or 0.0) + float_number(event["energy"])
         self.bytes_down += bytes_down
-        self.dispatched += 1
 
     def _add_commit(self, event: Mapping[str, Any]) -> None:
         bytes_up = whole_number(event["bytes_up"])

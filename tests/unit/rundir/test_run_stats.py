@@ -40,7 +40,7 @@ def fields(stats: RunStats) -> dict[str, Any]:
 def test_run_stats_of_a_log_are_its_totals() -> None:
     stats = stats_of(EVENTS_OF_A_RUN)
     assert (stats.events, stats.step, stats.t, stats.wall) == (9, 3, 4.0, 0.9)
-    assert (stats.dispatched, stats.committed, stats.failures.tasks, stats.faults, stats.rounds) == (3, 2, 1, 1, 1)
+    assert (stats.committed, stats.failures.tasks, stats.faults, stats.rounds) == (2, 1, 1, 1)
     assert (stats.bytes_down, stats.bytes_up) == (137, 58)
     # The sum has the order of the log.
     assert stats.flops == 0.1 + 0.2
