@@ -35,7 +35,10 @@ def test_quotes_after_kept_spaces_are_text(tmp_path: Path) -> None:
         open_table(write(tmp_path, 'user,text\n1, "a, b"\n'), keep_spaces=True)
 
 
-@pytest.mark.parametrize("text", ["compute,downlink\n0.5,2,\n1,4,\n", "compute;downlink\n0.5;2\n1;4\n"])
+@pytest.mark.parametrize(
+    "text",
+    ["compute,downlink\n0.5,2,\n1,4,\n", "compute,downlink\n0.5,2\n,,,\n1,4\n", "compute;downlink\n0.5;2\n1;4\n"],
+)
 def test_table_of_an_option_is_read_like_a_data_set(text: str, tmp_path: Path) -> None:
     frame = read_frame("compute", Path(write(tmp_path, text)))
     assert frame.to_dict("list") == {"compute": [0.5, 1], "downlink": [2, 4]}
