@@ -31,7 +31,7 @@ def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, mod
         optimizer: The local optimizer.
         module: The module of a submodel.
     """
-    if target_cosine(settings.lr_schedule) is None or not isinstance(optimizer, SGD):
+    if target_cosine(settings.lr_schedule) is None or type(optimizer) is not SGD:
         return []
     decays = settings.weight_decay or optimizer.weight_decay
     if decays or settings.control or settings.grad_mix != 1 or settings.transforms:

@@ -28,6 +28,7 @@ from fedraa.data.transforms import Transforms
 from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, no_effect_error
 from fedraa.objectives import Classification, Objective
+from fedraa.objectives.builtin import has_cross_entropy
 from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, Sgd
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import Constant
@@ -187,9 +188,9 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
 
 def _has_plain_loss(objective: Objective) -> bool:
     """Return True if the training loss of the objective is the mean cross-entropy of one output."""
-    parts = ("losses", "counted", "loss", "training_loss")
-    is_plain = all(getattr(type(objective), part) is getattr(Classification, part) for part in parts)
-    return is_plain and not objective.auxiliary
+    kind = type(objective)
+    is_mean = kind.loss is Classification.loss and kind.training_loss is Classification.training_loss
+    return has_cross_entropy(objective) and is_mean and not objective.auxiliary
 
 
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:

@@ -57,7 +57,7 @@ def read_toml(path: Path, field: str) -> dict[str, Any]:
     Raises InputError about `field` if the file cannot be read.
     """
     try:
-        return tomllib.loads(read_regular_file(path).decode())
+        return tomllib.loads(read_regular_file(path).decode("utf-8-sig"))
     except OSError as error:
         problem = f"it cannot be read: {error.strerror or error}"
         raise InputError(field, problem, got=path, hint="give the path of a TOML file") from None

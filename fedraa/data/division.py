@@ -161,6 +161,7 @@ def _refuse_nan(dataset: Dataset, shards: Partition) -> None:
 
 def _of_clients(data: FederatedDataset, how: DivisionSettings) -> Federated:
     x_test, y_test = _read_test(data, how.seed)
+    _check_owners(data, "test_clients", data.test_clients, len(y_test))
     how = replace(how, partitioner=how.partitioner.bound(data.clients, data.test_clients))
     if data.made:
         return _deal_generated(data, x_test, y_test, how)
@@ -175,7 +176,6 @@ def _of_clients(data: FederatedDataset, how: DivisionSettings) -> Federated:
         y = as_targets(rows.labels())
     classes = data.classes or 0
     _check_owners(data, "clients", data.clients, len(y))
-    _check_owners(data, "test_clients", data.test_clients, len(y_test))
     if how.targets is None:
         classes = _check_labels(data, y)
     whole = None

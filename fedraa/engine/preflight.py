@@ -299,7 +299,7 @@ def warn_of_single_steps(spec: RunSpec) -> list[str]:
         return []
     zero = {"prox_mu": local.prox_mu}
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
-    if isinstance(optimizer, SGD) and not optimizer.nesterov and local.optimizer_state == "reset":
+    if type(optimizer) is SGD and not optimizer.nesterov and local.optimizer_state == "reset":
         zero["momentum"] = local.momentum
     return [
         f"{name}: {value:g} has no effect, because every task has only one local step; give more local steps"

@@ -41,7 +41,7 @@ class FrozenMomentum(GlobalMomentum):
         {
             "momentum": "clients step along the server's momentum, which must not change during a task",
             "local_optimizer": "clients step along the server's momentum, without a local optimizer",
-            "aggregator": "m follows the mean of all gradients, and a robust aggregator would not bound an attacker's",
+            "aggregator": "m is a mean of gradients, and a robust aggregator would not bound the attackers' gradients",
         }
     )
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=1, up=1)

@@ -36,13 +36,12 @@ class Classification(Objective):
         return F.cross_entropy(outputs, targets, reduction="none")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        # A subclass may define other losses.
-        if type(self) is not Classification:
+        if not has_cross_entropy(self):
             return super().loss(outputs, targets)
         return F.cross_entropy(outputs, targets)
 
     def summed_loss(self, outputs: Tensor, targets: Tensor) -> float:
-        if type(self) is not Classification:
+        if not has_cross_entropy(self):
             return super().summed_loss(outputs, targets)
         return float(F.cross_entropy(outputs, targets, reduction="sum"))
 
@@ -54,6 +53,12 @@ class Classification(Objective):
         if list(outputs.shape) == wanted:
             return None
         return f"logits {wanted}, {classes} outputs of its last layer"
+
+
+def has_cross_entropy(objective: Objective) -> bool:
+    """Return True if the losses are those of Classification, and all of them count."""
+    kind = type(objective)
+    return kind.losses is Classification.losses and kind.counted is Classification.counted
 
 
 @dataclass(frozen=True)

@@ -86,10 +86,10 @@ def _try_methods(objective: Objective, result: Any, outputs: Tensor, targets: Te
         if outputs.isfinite().all() and not loss.isfinite():
             raise InputError(f"{field} loss", got=float(loss), expected=f"a finite number for finite {shapes}")
         _try_to_differentiate(objective, outputs, targets)
-        taken = [name for name in ("loss", "count") if name in objective.measured(outputs, targets)]
+        taken = {"loss", "count"} & objective.measured(outputs, targets).keys()
         if taken:
-            problem = f"the name {taken[0]} is taken by the sum that `metrics` gets under it"
-            raise InputError(f"{field} measured", problem, hint="choose another name")
+            problem = "`metrics` gets the sum of the losses as loss, and their number as count"
+            raise InputError(f"{field} measured", problem, got=sorted(taken), hint="choose another name")
         sums = {name: values.cpu() for name, values in objective.sums(outputs, targets).items()}
         for name, values in sums.items():
             if values.shape[:1] != targets.shape[:1]:

@@ -38,6 +38,7 @@ class TableFile:
         names: The names of the columns.
         start: The position in the text at which the rows begin, after the header.
         width: The maximum number of fields of a row.
+        keep_spaces: True if spaces at the start of a field are a part of its text. Quotes after them have no effect.
     """
 
     path: str
@@ -46,6 +47,7 @@ class TableFile:
     names: tuple[str, ...]
     start: int
     width: int
+    keep_spaces: bool
 
     def frame(self, as_words: Collection[str] = ()) -> Any:
         """Return the rows as a pandas DataFrame, without empty rows and unnamed empty columns.
@@ -60,7 +62,7 @@ class TableFile:
         # If a row has more fields than the header, the additional fields are empty, because such a row only ends with
         # additional delimiters.
         places = list(range(len(self.names)))
-        frame = self._read_fields(places, dtype=words, na_values=[""], skipinitialspace=True, low_memory=False)
+        frame = self._read_fields(places, dtype=words, na_values=[""], low_memory=False)
         # Importing pandas is slow, and workers do not need it.
         import pandas as pd
 
@@ -73,15 +75,10 @@ class TableFile:
         empty = [name for name in frame.columns if is_unnamed(name) and frame[name].isna().all()]
         return frame.drop(columns=empty)
 
-    def texts(self, names: Sequence[str], *, keep_spaces: bool = False) -> Any:
+    def texts(self, names: Sequence[str]) -> Any:
         """Return some columns as a pandas DataFrame of text. An empty field is an empty text.
 
-        Args:
-            names: The names of the columns.
-            keep_spaces: True to keep the spaces at the start of a field. Then quotes after such spaces have no effect.
-
-        Raises:
-            InputError: The table lacks a column.
+        Raises InputError if the table lacks a column.
         """
         for name in names:
             if name not in self.names:
@@ -89,7 +86,7 @@ class TableFile:
                 raise InputError(self.path, f"it has no column {name!r}", expected=expected)
         # Without `usecols`, pandas would make an object of every field of a wide table.
         places = [self.names.index(name) for name in names]
-        return self._read_fields(places, dtype=str, skipinitialspace=not keep_spaces)[list(names)]
+        return self._read_fields(places, dtype=str)[list(names)]
 
     def has_leading_zero(self, name: str) -> bool:
         """Return True if a text in the column `name` is a number such as `007`. As a number, it would equal `7`."""
@@ -109,6 +106,7 @@ class TableFile:
             usecols=places,
             index_col=False,
             keep_default_na=False,
+            skipinitialspace=not self.keep_spaces,
             **options,
         )
         return frame.set_axis([self.names[place] for place in frame.columns], axis=1)
@@ -127,8 +125,12 @@ def read_frame(field: str, path: Path) -> Any:
         raise locate_error(error, field) from None
 
 
-def open_table(path: str) -> TableFile:
+def open_table(path: str, *, keep_spaces: bool = False) -> TableFile:
     """Read a table from a file.
+
+    Args:
+        path: The file.
+        keep_spaces: True to keep the spaces at the start of a field, as `TableFile` describes.
 
     Raises:
         InputError: The file is not a table. For example, a row and the header differ in length.
@@ -142,13 +144,13 @@ def open_table(path: str) -> TableFile:
         # The line break stays, so that the line numbers in errors are correct.
         text = text[hint.end() :]
     try:
-        names, line, start, offset_lines = _find_header(text, delimiter)
+        names, line, start, offset_lines = _find_header(text, delimiter, keep_spaces)
         if not names:
             raise InputError(path, "it is empty", expected="a header and rows")
         width = len(names)
         stream = io.StringIO(text, newline="")
         stream.seek(start)
-        reader = _make_reader(stream, delimiter)
+        reader = _make_reader(stream, delimiter, keep_spaces)
         rows = 0
         for row in reader:
             width = max(width, len(row))
@@ -169,7 +171,7 @@ def open_table(path: str) -> TableFile:
         if name in named[:place]:
             remedy = NO_HEADER_HINT if is_number(name) else "rename one of them"
             raise InputError(path, f"it has two columns {name!r}", hint=remedy)
-    return TableFile(path, text, delimiter, named, start, width)
+    return TableFile(path, text, delimiter, named, start, width, keep_spaces)
 
 
 def is_unnamed(name: str) -> bool:
@@ -217,8 +219,8 @@ def _decode_text(path: str, data: bytes) -> str:
     raise InputError(path, "it is not a text file", expected="a table such as CSV")
 
 
-def _make_reader(stream: io.StringIO, delimiter: str) -> Any:
-    return csv.reader(stream, delimiter=delimiter, skipinitialspace=True, strict=True)
+def _make_reader(stream: io.StringIO, delimiter: str, keep_spaces: bool) -> Any:
+    return csv.reader(stream, delimiter=delimiter, skipinitialspace=not keep_spaces, strict=True)
 
 
 def _is_blank(row: list[str]) -> bool:
@@ -257,13 +259,13 @@ def _guess_delimiter(text: str) -> str:
     return best
 
 
-def _find_header(text: str, delimiter: str) -> tuple[list[str], int, int, int]:
+def _find_header(text: str, delimiter: str, keep_spaces: bool) -> tuple[list[str], int, int, int]:
     """Return the column names, the header's line number, and the position and line number of the header's end.
 
     Comments above the header are skipped. A line such as `#id,x,label` is the header if a row with numbers follows.
     """
     stream = io.StringIO(text, newline="")
-    reader = _make_reader(stream, delimiter)
+    reader = _make_reader(stream, delimiter, keep_spaces)
     comment: tuple[list[str], int, int, int] | None = None
     for row in reader:
         if _is_blank(row):

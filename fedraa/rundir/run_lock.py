@@ -36,11 +36,7 @@ class WriteLock:
     """
 
     def __init__(self, directory: Path, log: FileIO, driver: str) -> None:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while not _try_lock(log, fcntl.LOCK_EX):
-            if time.monotonic() > deadline:
-                raise InputError("run", f"another process is writing {directory}", hint="wait for it, or stop it")
-            time.sleep(0.1)
+        _wait_for_lock(directory, log)
         self._file = directory / WRITER
         write_text(self._file, driver)
 
@@ -66,10 +62,12 @@ def is_written(log: Path) -> bool:
 
 @contextmanager
 def lock_log(directory: Path) -> Iterator[None]:
-    """Hold the lock of a run's log during the block. Raise InputError if another process holds it."""
+    """Hold the lock of a run's log during the block.
+
+    Raises InputError if another process still holds the lock after `LOCK_SECONDS`.
+    """
     with (directory / EVENTS).open("rb+") as log:
-        if not _try_lock(log, fcntl.LOCK_EX):
-            raise InputError("run", "another process writes this run", got=directory, hint="wait for it, or stop it")
+        _wait_for_lock(directory, log)
         yield
 
 
@@ -127,6 +125,15 @@ def refuse_unwritable(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError("out", f"{directory} cannot be written: {error.strerror or error}") from None
+
+
+def _wait_for_lock(directory: Path, log: BinaryIO | FileIO) -> None:
+    """Take the lock of a run's log. Raise InputError if another process still holds it after `LOCK_SECONDS`."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    while not _try_lock(log, fcntl.LOCK_EX):
+        if time.monotonic() > deadline:
+            raise InputError("run", f"another process is writing {directory}", hint="wait for it, or stop it")
+        time.sleep(0.1)
 
 
 def _try_lock(file: int | BinaryIO | FileIO, kind: int) -> bool:

@@ -124,9 +124,14 @@ def test_embeddings_take_no_adam_steps_with_a_fixed_rate_or_dense_gradients(sett
     assert find_adam_embeddings(settings, SGD(), Words()) == []
 
 
+class DerivedFromSGD(SGD):
+    """An optimizer that may take other steps than SGD."""
+
+
 def test_embeddings_take_no_adam_steps_with_other_optimizers_or_tied_weights() -> None:
     assert find_adam_embeddings(ADAPTIVE, Adam(), Words()) == []
     assert find_adam_embeddings(ADAPTIVE, SGD(weight_decay=0.1), Words()) == []
+    assert find_adam_embeddings(ADAPTIVE, DerivedFromSGD(), Words()) == []
     tied = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3))
     assert find_adam_embeddings(ADAPTIVE, SGD(), tied) == [slice(0, 6)]
     tied[1].weight = tied[0].weight

@@ -33,8 +33,9 @@ def test_ditto_trains_a_pulled_model_beside_the_shared_one() -> None:
     close(stepped.server.params, [-0.3439])
 
 
-def test_global_model_of_ditto_equals_fedavg() -> None:
-    ditto, fedavg = Stepped(spec("ditto")), Stepped(spec("fedavg"))
+@pytest.mark.parametrize("fields", [{}, {"momentum": 0.5, "local_optimizer_state": "keep"}], ids=["reset", "keep"])
+def test_global_model_of_ditto_equals_fedavg(fields: dict[str, Any]) -> None:
+    ditto, fedavg = Stepped(spec("ditto", **fields)), Stepped(spec("fedavg", **fields))
     for _ in range(3):
         ditto.round()
         fedavg.round()

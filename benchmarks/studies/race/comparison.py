@@ -62,10 +62,16 @@ class Comparison:
 
     @property
     def faster(self) -> str:
-        """The name of the faster method, or WITHIN_NOISE if `interval` contains 1, the ratio of equal times."""
+        """The name of the faster method, or WITHIN_NOISE if `interval` contains 1, the ratio of equal times.
+
+        A run that missed the target counts with too short a time, so a method with such a run is never the faster one.
+        """
         if self.interval is None or self.interval[0] <= 1 <= self.interval[1]:
             return WITHIN_NOISE
-        return OURS if self.interval[0] > 1 else self.rival
+        name, times = self.rival, self.rival_times
+        if self.interval[0] > 1:
+            name, times = OURS, self.our_times
+        return WITHIN_NOISE if any(map(math.isinf, times.values())) else name
 
 
 def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison | None:

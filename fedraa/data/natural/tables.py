@@ -38,21 +38,29 @@ def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
     for path in files:
         if path.suffix == ".csv":
             # A text may begin with a space.
-            frames.append(open_table(str(path)).texts(columns, keep_spaces=True))
-            continue
-        try:
-            refuse_irregular_file(path)
-            frame = pd.read_parquet(path, columns=list(columns))
-        except ImportError:
-            hint = "install it: pip install 'fedraa[huggingface]'"
-            raise InputError(str(path), "Parquet files need the package pyarrow", hint=hint) from None
-        # pyarrow can raise any exception.
-        except Exception as error:
-            problem = f"it cannot be read ({read_failure(error)})"
-            raise InputError(str(path), problem, expected=f"a table with the columns {', '.join(columns)}") from None
-        rows, places = np.nonzero(frame.isna().to_numpy())
+            frame = open_table(str(path), keep_spaces=True).texts(columns)
+            is_empty = frame == ""
+        else:
+            frame = _read_parquet(path, columns)
+            is_empty = frame.isna()
+        rows, places = np.nonzero(is_empty.to_numpy())
         if rows.size:
             field = f"{path} row {rows[0]} {columns[places[0]]}"
             raise InputError(field, "it is empty", expected="a value in every row")
         frames.append(frame)
     return pd.concat(frames, ignore_index=True)
+
+
+def _read_parquet(path: Path, columns: Sequence[str]) -> Any:
+    import pandas as pd
+
+    try:
+        refuse_irregular_file(path)
+        return pd.read_parquet(path, columns=list(columns))
+    except ImportError:
+        hint = "install it: pip install 'fedraa[huggingface]'"
+        raise InputError(str(path), "Parquet files need the package pyarrow", hint=hint) from None
+    # pyarrow can raise any exception.
+    except Exception as error:
+        problem = f"it cannot be read ({read_failure(error)})"
+        raise InputError(str(path), problem, expected=f"a table with the columns {', '.join(columns)}") from None

@@ -25,10 +25,10 @@ class Natural(Partitioner):
 
     def bound(self, owners: Any, test_owners: Any) -> "Natural":
         # NumPy compares a number with a text as unequal, so no test row would belong to a client.
-        if owners is not None and test_owners is not None and _are_words(owners) != _are_words(test_owners):
-            client = np.asarray(owners).tolist()[0]
+        if owners is not None and test_owners is not None and _have_words(owners) != _have_words(test_owners):
+            client, other = (np.asarray(ids).tolist()[0] for ids in (owners, test_owners))
             expected = f"a client such as {client!r}, because all clients are words or all are numbers"
-            raise InputError("test_clients", got=test_owners[0], expected=expected)
+            raise InputError("test_clients", got=other, expected=expected)
         partitioner = Natural()
         for name, values in (("owners", owners), ("test_owners", test_owners)):
             if values is not None:
@@ -61,8 +61,8 @@ class Natural(Partitioner):
         return _shards_of_owners(ids, self.owners), ids
 
 
-def _are_words(owners: Any) -> bool:
-    return np.asarray(owners).dtype.kind in "USO"
+def _have_words(owners: Any) -> bool:
+    return any(isinstance(owner, str) for owner in owners)
 
 
 def _shards_of_owners(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:

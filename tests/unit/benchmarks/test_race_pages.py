@@ -147,6 +147,7 @@ def test_overview_compares_fed_quilt_defaults_with_the_best_other_tuned_method(t
         ((0.5, 0.5), (math.inf, math.inf), "> 5.00", OURS),
         ((0.5, 0.6), (0.6, 0.5), "1.00", "within the noise"),
         ((0.5, math.inf), (math.inf, 0.5), "unknown", "within the noise"),
+        ((0.5, 0.5, 0.5, 0.5, math.inf), (1.5, 1.5, 1.5, 1.5, 2.4), "< 2.39", "within the noise"),
     ],
 )
 def test_overview_shows_bounds_and_losses(

@@ -127,6 +127,11 @@ def test_plan_and_compare_read_a_configuration_file(folder: Path, capsys: pytest
     assert "methods" in capsys.readouterr().err
 
 
+def test_file_may_begin_with_a_byte_order_mark(folder: Path) -> None:
+    (folder / "marked.toml").write_text("lr = 0.25\n", encoding="utf-8-sig")
+    assert Experiment.from_file("marked.toml").lr == 0.25
+
+
 def test_option_config_without_a_file_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--config"]) == 2
     assert capsys.readouterr().err.startswith("fedraa: config: ")

@@ -171,6 +171,13 @@ def test_empty_value_in_a_table_is_refused_with_its_row(tmp_path, monkeypatch):
         read_tables([path], ("text", "user"))
 
 
+def test_empty_field_of_a_csv_file_is_refused_with_its_row(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("user,text\na,good\n,bad\n")
+    with refuses(f"{path} row 1 user"):
+        read_tables([path], ("text", "user"))
+
+
 def test_a_fifth_of_the_rows_of_each_client_is_held_out():
     owners = np.repeat(["a", "b", "c"], [4, 5, 101])[RNG.permutation(110)]
     held = hold_out_rows(owners, "x")

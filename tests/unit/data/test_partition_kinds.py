@@ -83,6 +83,14 @@ def test_natural_clients_have_their_own_rows_in_the_order_of_their_ids() -> None
     assert [rows.tolist() for rows in np.split(partition.test.order, partition.test.offsets[1:-1])] == [[1, 3], [], [0]]
 
 
+def test_numbers_in_an_array_of_objects_are_natural_clients() -> None:
+    """A column of a pandas DataFrame is such an array if it was read together with words."""
+    natural = Natural().bound(np.array([1, 2, 1], object), np.array([2, 1]))
+    partition = divide_samples(natural, np.zeros(3, int), np.zeros(2, int), 2, seed=0)
+    assert partition.names == ("1", "2")
+    assert partition.test.order.tolist() == [1, 0]
+
+
 def test_subset_of_natural_clients_is_drawn_from_the_seed() -> None:
     owners = np.repeat(np.arange(10), 3)
     natural = Natural().bound(owners, owners)

@@ -115,6 +115,15 @@ def test_samples_of_a_client_may_be_generated_when_it_trains() -> None:
     assert data.sizes.sum() == 300_000
 
 
+def test_common_size_of_clients_may_be_an_unsigned_integer() -> None:
+    generated = fl.FederatedDataset(
+        "made", lambda client: (X[:3], Y[:3]), (X_TEST, Y_TEST), classes=3, sizes=np.uint64(3)
+    )
+    sizes = dealt(generated, "natural", 4).sizes
+    assert sizes.dtype == np.int64
+    assert sizes.tolist() == [3] * 4
+
+
 def test_a_run_takes_the_clients_of_the_data_and_resumes_with_them(tmp_path: Path) -> None:
     data = made(Pairs(), clients=OWNERS)
     history = fl.run(dataset=data, engine="local", method="fedavg", rounds=1, quiet=True, out=tmp_path / "run")

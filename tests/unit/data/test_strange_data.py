@@ -77,6 +77,12 @@ def test_client_names_that_mix_words_and_numbers_are_refused() -> None:
         divide_dataset(data, DivisionSettings(Natural(), 3, seed=0))
 
 
+def test_empty_list_of_test_clients_is_refused() -> None:
+    data = fl.FederatedDataset("mine", (X, Y), (X, Y), clients=["a", "b"] * 6, test_clients=[])
+    with refuses("dataset 'mine': test_clients", "0 clients"):
+        divide_dataset(data, DivisionSettings(Natural(), 2, seed=0))
+
+
 def test_common_and_per_client_test_samples_together_are_refused() -> None:
     samples = {"a": (X, Y)}
     with refuses("dataset 'mine': test_of_clients"):

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 import fedraa as fl
 from fedraa.cli.main import main
+from fedraa.client.local_optimizer import SGD
 from fedraa.engine.build import build_run
 from fedraa.engine.run_warnings import find_no_logits, find_stacked_convolutions
 from fedraa.errors import RunWarning
@@ -279,6 +280,13 @@ def test_devices_without_memory_for_their_submodel_give_one_warning_in_plan_and_
         assert small in sentence
 
 
+class LongerSteps(SGD):
+    """SGD with steps that are longer by the momentum."""
+
+    def descend(self, weights: Tensor, gradient: Tensor, *args: Any, lr: float, momentum: float, **values: Any) -> None:
+        weights.sub_(gradient, alpha=lr * (1 + momentum))
+
+
 @pytest.mark.parametrize(
     ("option", "fields", "has_effect"),
     [
@@ -289,6 +297,7 @@ def test_devices_without_memory_for_their_submodel_give_one_warning_in_plan_and_
         ("prox_mu", {"local_steps": 2}, True),
         ("momentum", {"local_steps": 1, "local_optimizer_state": "keep"}, True),
         ("momentum", {"local_steps": 1, "local_optimizer": "sgd(nesterov=True)"}, True),
+        ("momentum", {"local_steps": 1, "local_optimizer": LongerSteps()}, True),
         ("prox_mu", {"local_steps": 1, "override": {"local.sam_rho": 0.1}}, False),
     ],
     ids=str,

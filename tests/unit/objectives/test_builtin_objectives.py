@@ -1,5 +1,6 @@
 """Each built-in objective against NumPy: loss, gradient, and metrics from sums over unequal batches."""
 
+from collections.abc import Mapping
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -258,6 +259,20 @@ class Focal(Classification):
     def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         entropy = super().losses(outputs, targets)
         return (1 - torch.exp(-entropy)) ** 2 * entropy
+
+
+class TopTwo(Classification):
+    """Classification with another metric."""
+
+    def measured(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        return {"accuracy": (outputs.topk(2, dim=1).indices == targets[:, None]).any(dim=1)}
+
+
+def test_subclass_with_another_metric_has_the_same_loss_to_the_last_bit() -> None:
+    for rows in range(30, 40):
+        outputs = torch.from_numpy(RNG.normal(size=(rows, 10)).astype(np.float32))
+        targets = torch.from_numpy(RNG.integers(0, 10, rows))
+        assert float(TopTwo().loss(outputs, targets)) == float(Classification().loss(outputs, targets))
 
 
 def test_losses_of_a_subclass_of_classification_are_trained_and_summed() -> None:

@@ -28,7 +28,17 @@ def test_texts_of_one_column_need_no_memory_for_the_other_columns(tmp_path: Path
     assert peak < rows * width * (45 + 8)
 
 
-@pytest.mark.parametrize("text", ["compute,downlink\n0.5,2,\n1,4,\n", "compute;downlink\n0.5;2\n1;4\n"])
+def test_quotes_after_kept_spaces_are_text(tmp_path: Path) -> None:
+    path = write(tmp_path, 'user,text\n1, "so" it is\n2, yes\n')
+    assert open_table(path, keep_spaces=True).texts(["text"])["text"].tolist() == [' "so" it is', " yes"]
+    with refuses(f"{path} line 2", got=3):
+        open_table(write(tmp_path, 'user,text\n1, "a, b"\n'), keep_spaces=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["compute,downlink\n0.5,2,\n1,4,\n", "compute,downlink\n0.5,2\n,,,\n1,4\n", "compute;downlink\n0.5;2\n1;4\n"],
+)
 def test_table_of_an_option_is_read_like_a_data_set(text: str, tmp_path: Path) -> None:
     frame = read_frame("compute", Path(write(tmp_path, text)))
     assert frame.to_dict("list") == {"compute": [0.5, 1], "downlink": [2, 4]}

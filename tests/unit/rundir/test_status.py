@@ -1,11 +1,13 @@
 """The status of runs follows from their files, and a run on this machine can be stopped by name."""
 
+import fcntl
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,11 +18,12 @@ from fedraa.api import resume, run
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.errors import RunFailed
+from fedraa.rundir import run_lock
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.failures import name_clients
 from fedraa.rundir.file_names import EVENTS, FAILURE, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.run_lock import WRITER, interrupt_run, is_written
+from fedraa.rundir.run_lock import WRITER, interrupt_run, is_written, lock_log
 from fedraa.rundir.status import Status, read_status, read_statuses, runs_below
 from fedraa.rundir.summary import NO_STEP
 
@@ -98,6 +101,23 @@ def test_log_on_a_disk_that_became_read_only_is_closed(tmp_path: Path, monkeypat
     monkeypatch.setattr(Path, "unlink", refuse)
     log.close()
     assert not is_written(tmp_path / EVENTS)
+
+
+def test_lock_of_a_log_waits_for_a_reader_and_refuses_a_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = tmp_path / EVENTS
+    log.touch()
+    with log.open() as reader:
+        # `fedraa status` holds a shared lock for a moment.
+        fcntl.flock(reader, fcntl.LOCK_SH)
+        end = threading.Timer(0.3, fcntl.flock, (reader, fcntl.LOCK_UN))
+        end.start()
+        with lock_log(tmp_path):
+            assert is_written(log)
+        end.join()
+    assert not is_written(log)
+    monkeypatch.setattr(run_lock, "LOCK_SECONDS", 0.1)
+    with lock_log(tmp_path), refuses("run", str(tmp_path)), lock_log(tmp_path):
+        pass
 
 
 def test_status_of_a_failed_run_has_the_reason_until_it_is_resumed(
