@@ -9,7 +9,7 @@ import lzma
 import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,8 @@ EXCEL_HINT = re.compile(r"\"?sep=(?P<delimiter>[,;\t|])\"?(?=[\r\n])", re.IGNORE
 NO_HEADER_HINT = "the first line has numbers; put a line with the names of the columns before it"
 PACKED = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 SNIFFED_ROWS = 200
+# A C long on Windows has 32 bits.
+MAX_FIELD_CHARACTERS = 2**31 - 1
 SHOWN_NAMES = 20
 
 
@@ -127,6 +129,17 @@ def read_frame(field: str, path: Path) -> Any:
         raise locate_error(error, field) from None
 
 
+@contextmanager
+def _allow_long_fields() -> Iterator[None]:
+    """Let the readers of `csv` accept fields of more than 131,072 characters during the block."""
+    limit = csv.field_size_limit(MAX_FIELD_CHARACTERS)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
+@_allow_long_fields()
 def open_table(path: str) -> TableFile:
     """Read a table from a file.
 
