@@ -363,7 +363,7 @@ class ClusterOptions(Section):
     """Engine: worker processes on Ray, or only this process."""
     workers: Count | None = None
     """Number of Ray workers (default: one per core, at most one per client)."""
-    threads_per_worker: Count = 1
+    threads_per_worker: Annotated[int, Field(ge=1, le=1024)] = 1
     """Number of threads of each worker."""
     address: str | None = None
     """Address of a running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for a remote one (default: a new local

@@ -43,6 +43,7 @@ VALIDATION = 0.1
 # After this fraction of the trials, the space becomes wider if the best trial is at an edge of the space.
 FIRST_FRACTION = 2 / 3
 TUNED = "tuned.toml"
+MAX_TRIALS = 1_000_000
 OnTrial = Callable[[Trial, int, int, float], None]
 Follow = Callable[[Mapping[str, Value]], Mapping[str, object]]
 
@@ -112,8 +113,8 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     check_names(fields, Experiment.model_fields)
     experiment = Experiment(**dict(experiment or {}) | dict(fields))
     for name, count in (("trials", trials), ("jobs", jobs)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(name, got=count, expected="a number from 1")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_TRIALS:
+            raise InputError(name, got=count, expected=f"a number from 1 to {MAX_TRIALS}")
     objects = TrialObjects(module, data)
     plan = _Plan.of(methods, make_space(space), trials, experiment, follow, objects)
     if jobs > 1 and experiment.address is None:

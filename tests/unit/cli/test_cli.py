@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from actors.cluster import own_cluster
 from fedraa import Experiment
 from fedraa.cli.main import main
+from fedraa.engine import memory_check
 
 DIGITS = {"x_train": (40, 8), "x_test": (10, 8)}
 
@@ -43,6 +45,9 @@ BAD = {
     "negative compute speed": ("--compute=-1:0.5,3:0.5", ["compute", "-1", "above 0"]),
     "more fragments than neurons": ("--hidden 3 --fragments 5", ["ratios", "3 units", "fewer"]),
     "empty client": ("--clients 2000", ["clients", "2000", "1437", "fewer clients"]),
+    "clients without end": ("--clients 1000000000000", ["clients", "1437"]),
+    "neurons without end": ("--hidden 4611686018427387904", ["hidden", "4611686018427387904", "memory"]),
+    "threads without end": ("--threads-per-worker 4611686018427387904", ["threads_per_worker", "1024"]),
     "no such npz": ("--dataset none.npz", ["dataset", "none.npz", "no such file"]),
     "unreadable npz": ("--dataset garbage.npz", ["dataset", "garbage.npz", "numpy.savez"]),
     "malformed npz": ("--dataset missing.npz", ["dataset", "missing.npz", "y_train, x_test, y_test"]),
@@ -94,6 +99,15 @@ def test_bad_input_exits_with_one_error_line_and_writes_nothing(
     for part in said:
         assert part in err
     assert tree(work_folder) == before
+
+
+def test_workers_beyond_the_memory_are_refused_before_ray_starts(
+    monkeypatch: pytest.MonkeyPatch, work_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(own_cluster, "prestart_cluster", lambda cpus: pytest.fail(f"Ray starts with {cpus} CPUs"))
+    monkeypatch.setattr(memory_check, "free_memory", lambda: 10.0 * memory_check.PROCESS_BYTES)
+    assert main(["run", "--workers", "1000000000000"]) == 2
+    assert capsys.readouterr().err.startswith("fedraa: workers: got 1000000000000; ")
 
 
 @pytest.mark.parametrize(
