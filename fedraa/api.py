@@ -129,7 +129,8 @@ def resume(
         quiet: True or False replaces the setting of the run.
         **fields: Components that were passed to `run` as objects. A larger `updates`, `rounds`, `time` or
             `target_accuracy`, or a better `target`, extends the run, even if it is finished. The result then equals
-            that of one longer run bit for bit.
+            that of one longer run bit for bit. The fields `device`, `data_dir`, `engine`, `workers`, `address`,
+            `placement`, `resources` and `server_node` may have other values than before.
 
     If the newest checkpoint is damaged, the run resumes from an earlier one with a warning. Raises ValueError for a
     finished run that is not extended, a run that another process writes, and a missing or different object. Raises
