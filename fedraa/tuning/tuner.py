@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from fedraa.api import RUNS, open_calls, open_session, run_name
+from fedraa.api import RUNS, open_calls, open_session
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import chosen_value, values_by_path
 from fedraa.composition.registry import find_method
@@ -27,6 +27,7 @@ from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec
 from fedraa.objectives.metric_spec import Direction
 from fedraa.report.cells import make_experiments
+from fedraa.rundir.reserved_directory import run_name
 from fedraa.settings.resolve import resolve_method
 from fedraa.settings.terms import field_default
 from fedraa.settings.tuned import write_tuned
@@ -179,9 +180,8 @@ class _Plan:
         spaces = {method: _known_parameters(template.method, space) for method, template in experiments.items()}
         for name in space:
             if not any(name in known for known in spaces.values()):
-                raise InputError(
-                    "space", f"{name} has no effect on any of {', '.join(experiments)}", hint="leave it out"
-                )
+                problem = f"{name} has no effect on any of {', '.join(experiments)}"
+                raise InputError("space", problem, hint="leave it out")
         for method, template in experiments.items():
             if not spaces[method]:
                 problem = f"{method} has none of the fields {', '.join(space)}"
