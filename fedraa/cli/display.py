@@ -89,9 +89,10 @@ def print_result(history: History) -> None:
     experiment = history.config["experiment"]
     main = history.metric_spec.main
     quarantined: Any = total["quarantined"]
+    tasks = format_count(total["tasks"], "task")
     rows = {
         "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
-        "steps": f"{total['steps']} ({total['tasks']} tasks): {total.get('note', '')}".removesuffix(": "),
+        "steps": f"{total['steps']} ({tasks}): {total.get('note', '')}".removesuffix(": "),
         f"{experiment['clock']} time": f"{total['time']:.4g}",
         "real time": f"{total['wall']:.1f} s",
         metric_heading(main): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",
@@ -103,11 +104,11 @@ def print_result(history: History) -> None:
         "faults": total["faults"],
     }
     if "lost" in total:
-        rows["lost"] = f"{total['lost']} late tasks"
+        rows["lost"] = format_count(total["lost"], "late task")
     if "energy" in total:
         rows["energy"] = format_quantity(total["energy"], "J")
     if total["dropped"]:
-        rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried_clients(total))
+        rows["dropped"] = _with_reasons(format_count(total["dropped"], "task"), retried_clients(total))
     if quarantined:
         rows["quarantined"] = _with_reasons(format_count(len(quarantined), "client"), quarantined)
     rows["model sha256"] = str(total["model_sha256"])[:16]

@@ -24,7 +24,7 @@ from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model, make_planner
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Floats, Task
-from fedraa.numbers import format_quantity
+from fedraa.numbers import format_count, format_quantity
 from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.participation_correction import planned_balances
 from fedraa.submodels.flat import frozen_parameters
@@ -128,7 +128,7 @@ def describe_totals(totals: Totals) -> str:
 def describe_uncut_groups(spec: RunSpec) -> list[str]:
     """Return a line about layers too small to be divided among fragments; no line if there are none."""
     groups = too_small(spec.traced, spec.index_sets)
-    names = ", ".join(f"{group.name} ({group.size} units)" for group in groups[:MAX_WIDTHS])
+    names = ", ".join(f"{group.name} ({format_count(group.size, 'unit')})" for group in groups[:MAX_WIDTHS])
     if not groups:
         return []
     if len(groups) > MAX_WIDTHS:

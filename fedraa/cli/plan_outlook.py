@@ -30,6 +30,7 @@ from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import Task
+from fedraa.numbers import format_count
 from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
@@ -71,7 +72,7 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]
         shares = f" ({percentages} by fragment)"
     notes = goal_note(spec) + sample_note(len(sample), len(planner.costs)) + _unknown_losses_note(spec)
     sentence = (
-        f"{steps:.0f} updates in time {time:.4g}{shares}{end}, staleness {times * dry.staleness_mean:.2f}, "
+        f"{format_count(steps, 'update')} in time {time:.4g}{shares}{end}, staleness {times * dry.staleness_mean:.2f}, "
         f"at most {times * dry.staleness_max:.0f}{notes}"
     )
     return sentence, totals.scale(steps / max(1, dry.steps))
@@ -171,7 +172,7 @@ def sampled_outlook(spec: RunSpec, draws: list[RoundTasks]) -> tuple[str, Totals
     if len(draws) > 1:
         condition = f"if tasks cost as much as the mean of {len(draws)} draws"
     notes = goal_note(spec) + sample_note(len(rates), first.total)
-    sentence = f"{steps:.0f} updates in time {steps / rate:.4g}, {condition}{notes}"
+    sentence = f"{format_count(steps, 'update')} in time {steps / rate:.4g}, {condition}{notes}"
     up_weights = rates * (steps * spec.method.update.per_step / rates.sum())
     # At the end, every client trains a task that the server does not use. After the last step, the client of this step
     # gets no task.

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, field_validator, model_validator
 from fedraa.config.overrides import read_overrides
 from fedraa.config.section import Component, Override, PathText, Section
 from fedraa.errors import InputError
-from fedraa.numbers import AtLeastOne, Count, Decay, NotNegative, Positive, Share, UpToOne
+from fedraa.numbers import AtLeastOne, Count, Decay, NotNegative, Positive, Share, UpToOne, format_count
 
 DEFAULT_CLIENTS = 10
 DEFAULT_ATTACKERS = 0.2
@@ -194,7 +194,7 @@ class MethodOptions(Section):
         if abs(total - 1) > 1e-6:
             raise InputError("ratios", got=self.ratios, expected=f"fractions that sum to 1, not {total:g}")
         if self.fragments is not None and self.fragments != len(self.ratios):
-            problem = f"it does not match the {len(self.ratios)} ratios"
+            problem = f"it does not match the {format_count(len(self.ratios), 'ratio')}"
             raise InputError("fragments", problem, got=self.fragments, hint="give one of the two")
         return self
 

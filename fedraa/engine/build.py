@@ -71,6 +71,7 @@ from fedraa.errors import InputError, no_effect_error
 from fedraa.evaluation.metrics import NamedMetric, make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
+from fedraa.numbers import format_count
 from fedraa.objectives import Objective, describe_misfit, make_objective
 from fedraa.privacy.privacy import PRIVACY
 from fedraa.settings.resolve import resolve_method, with_capacities
@@ -117,7 +118,7 @@ def build_run(
     fleet = _make_fleet(experiment)
     method = with_capacities(method, fleet.compute)
     timing = _make_timing(experiment)
-    doing(f"dividing the data among {experiment.client_count} clients")
+    doing(f"dividing the data among {format_count(experiment.client_count, 'client')}")
     data = divide_dataset(dataset, make_dealing(experiment))
     dataset = data.dataset
     check_clients_with_tests(experiment, data)

@@ -51,7 +51,7 @@ def load_for_resume(
         directory: The run directory.
         model: The model, if the run was started with an object.
         dataset: The dataset, if the run was started with an object.
-        fields: New limits, changed fields such as `engine`, and the components that were passed as objects at the start.
+        fields: New limits, fields in `CHANGEABLE`, and the components that were passed as objects at the start.
         trust: True to allow the import of user code that config.json names.
         doing: Called with a text about each long step.
 

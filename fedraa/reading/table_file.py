@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedraa.errors import InputError, locate_error
+from fedraa.numbers import format_count
 from fedraa.reading.regular_files import read_regular_file
 
 DELIMITERS = ",;\t|"
@@ -305,7 +306,7 @@ def _wrong_length(field: str, row: list[str], names: list[str], header_line: int
     hint = "fill in the missing fields"
     if len(row) > len(names):
         hint = "name every column, and put a value that contains the delimiter in quotes"
-    expected = f"{len(names)} fields, as the header in line {header_line} has ({list_names(names)})"
+    expected = f"{format_count(len(names), 'field')}, as the header in line {header_line} has ({list_names(names)})"
     return InputError(field, got=len(row), expected=expected, hint=hint)
 
 
