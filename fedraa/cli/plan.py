@@ -93,7 +93,7 @@ def show_plan(
         source = "from the option delay_bound"
         if schedule.delay_bound is None:
             source = "K* of the Fed-RAA paper, from the costs in the table"
-        print_line(f"delay bound    {planner.bound:.4g} ({source})")
+        print_line(f"delay bound    {planner.bound:.4g}{'' if spec.fleet.relative else ' s'} ({source})")
         energies = task_energies(spec, planner.costs)
         if schedule.asynchronous:
             outlook, totals = async_outlook(spec, planner)
@@ -270,7 +270,8 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
         costs: The cost of each client [N], by the heading of a column, such as a fragment's name.
         planner: The scheduler with its delay bound; None for a method without a scheduler.
     """
-    table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
+    title = "cost of a task by device" if fleet.relative else "cost of a task in s"
+    table = Table(title=title, box=box.SIMPLE_HEAD)
     columns = ["clients", "compute", *costs]
     allowed = None
     if planner is not None:

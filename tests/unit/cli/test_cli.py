@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -137,6 +138,17 @@ def test_a_run_prints_a_table_and_writes_its_directory(work_folder: Path, capsys
     assert "first" in out
     written = {"config.json", "events.jsonl", "evals.csv", "model.pt", "summary.json"}
     assert written <= {path.name for path in (work_folder / "first").iterdir()}
+
+
+def test_times_of_physical_devices_have_their_unit(work_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--method fedavg --rounds 1 --clients 2 --compute 1e9:1 --units physical --engine local"
+    assert main(["plan", *flags.split()]) == 0
+    plan = capsys.readouterr().out
+    assert main(["run", *flags.split(), "--out", "physical"]) == 0
+    time = json.loads((work_folder / "physical" / "summary.json").read_text())["time"]
+    assert f" {time:.4g} s " in capsys.readouterr().out
+    assert "cost of a task in s" in plan
+    assert re.search(r"expected +1 round of [0-9.]+ s in time [0-9.]+ s", plan)
 
 
 def test_a_quiet_run_prints_nothing(work_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
