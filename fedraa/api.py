@@ -2,7 +2,6 @@
 
 import gc
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -38,7 +37,7 @@ from fedraa.rundir.atomic_files import raise_unwritable
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, SUMMARY
 from fedraa.rundir.history import History
-from fedraa.rundir.reserved_directory import refuse_used, reserve_directory
+from fedraa.rundir.reserved_directory import refuse_used, reserve_directory, run_name
 from fedraa.settings.terms import Terms
 from fedraa.settings.tuned import read_tuned
 from fedraa.waiting import is_shown
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RUNS = Path("runs")
-# Characters that are replaced in the names of run directories.
-NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 Callbacks = Sequence[Callback | type[Callback] | str | Mapping[str, object]]
 """The callbacks of a run: objects, classes, names (`early-stopping(patience=3)`) or paths (`my_module:Name`)."""
 
@@ -129,7 +126,8 @@ def resume(
         quiet: True or False replaces the setting of the run.
         **fields: Components that were passed to `run` as objects. A larger `updates`, `rounds`, `time` or
             `target_accuracy`, or a better `target`, extends the run, even if it is finished. The result then equals
-            that of one longer run bit for bit.
+            that of one longer run bit for bit. The fields `device`, `data_dir`, `engine`, `workers`, `address`,
+            `placement`, `resources` and `server_node` may have other values than before.
 
     If the newest checkpoint is damaged, the run resumes from an earlier one with a warning. Raises ValueError for a
     finished run that is not extended, a run that another process writes, and a missing or different object. Raises
@@ -269,11 +267,6 @@ def method(name: str) -> Method:
     The result has the attributes `submodel`, `local`, `update` and `schedule`. Raises ValueError for an unknown name.
     """
     return find_method(name)
-
-
-def run_name(*parts: object) -> str:
-    """Return a name for a run directory, joined from these parts."""
-    return "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in parts)
 
 
 def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:

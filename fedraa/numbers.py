@@ -103,6 +103,7 @@ def format_quantity(value: object, unit: str) -> str:
     return f"{number:.4g} P{unit}"
 
 
-def format_count(number: int, noun: str) -> str:
-    """Return a number with its noun: 1 run, 2 runs."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+def format_count(number: float, noun: str) -> str:
+    """Return a number without decimals and its noun: 1 run, 2 runs."""
+    text = f"{number:.0f}"
+    return f"{text} {noun}{'' if text == '1' else 's'}"

@@ -11,6 +11,8 @@ from fedraa.board.watched_run import WatchedRun
 
 # The comparison shows these options in separate columns.
 OWN_COLUMNS = {"method", "dataset"}
+# Runs have comparable metrics if these options are the same.
+PROBLEM = ("dataset", "objective", "validation")
 
 
 def make_row(run: WatchedRun) -> dict[str, Any]:
@@ -23,6 +25,7 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
         return state | {
             "method": about.method,
             "dataset": about.dataset,
+            "problem": repr([about.flags.get(name) for name in PROBLEM]),
             "seed": about.seed,
             "clients": about.clients,
             "clock": about.clock,

@@ -18,7 +18,7 @@ from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.config.sections import StopOptions
 from fedraa.errors import plain_text
-from fedraa.numbers import format_quantity
+from fedraa.numbers import format_count, format_quantity
 from fedraa.objectives import MetricSpec
 from fedraa.objectives.metric_spec import metric_heading
 from fedraa.report.cells import DEFAULT_TIME
@@ -136,7 +136,7 @@ class _ResultPrinter:
 def _result_line(row: dict[str, object], main: str) -> str:
     text = (
         f"{row['method']} seed {row['seed']}: {main} {row[main]:.4f} at time {row['time']:.4g} "
-        f"after {row['steps']} steps, ended by {row['reason']}"
+        f"after {format_count(int(str(row['steps'])), 'step')}, ended by {row['reason']}"
     )
     if row["steps"]:
         return text

@@ -14,6 +14,7 @@ from fedraa.callbacks.progress_log import next_commands
 from fedraa.cli.console import print_line, print_table
 from fedraa.numbers import format_count, format_quantity
 from fedraa.objectives.metric_spec import metric_heading
+from fedraa.rundir.config_file import time_unit
 from fedraa.rundir.failures import describe_clients, retried_clients
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.status import Status
@@ -85,14 +86,16 @@ def print_cluster_runs(rows: list[tuple[str, Progress | None, int | None]]) -> N
 
 def print_result(history: History) -> None:
     """Print the result of a finished run as a table."""
-    total = history.summary
+    total: Mapping[str, Any] = history.summary
     experiment = history.config["experiment"]
     main = history.metric_spec.main
-    quarantined: Any = total["quarantined"]
+    quarantined = total["quarantined"]
+    tasks = format_count(total["tasks"], "task")
+    unit = " s" if time_unit(experiment) == "s" else ""
     rows = {
         "ended by": f"{total['reason']} {total.get('by', '')}".strip(),
-        "steps": f"{total['steps']} ({total['tasks']} tasks): {total.get('note', '')}".removesuffix(": "),
-        f"{experiment['clock']} time": f"{total['time']:.4g}",
+        "steps": f"{total['steps']} ({tasks}): {total.get('note', '')}".removesuffix(": "),
+        f"{experiment['clock']} time": f"{total['time']:.4g}{unit}",
         "real time": f"{total['wall']:.1f} s",
         metric_heading(main): f"{total[main]:.4f} (best {total[f'best_{main}']:.4f})",
         **{metric_heading(name): f"{total[name]:.4f}" for name in history.metric_spec.names if name != main},
@@ -103,18 +106,18 @@ def print_result(history: History) -> None:
         "faults": total["faults"],
     }
     if "lost" in total:
-        rows["lost"] = f"{total['lost']} late tasks"
+        rows["lost"] = format_count(total["lost"], "late task")
     if "energy" in total:
         rows["energy"] = format_quantity(total["energy"], "J")
     if total["dropped"]:
-        rows["dropped"] = _with_reasons(f"{total['dropped']} tasks", retried_clients(total))
+        rows["dropped"] = _with_reasons(format_count(total["dropped"], "task"), retried_clients(total))
     if quarantined:
         rows["quarantined"] = _with_reasons(format_count(len(quarantined), "client"), quarantined)
     rows["model sha256"] = str(total["model_sha256"])[:16]
     rows["written to"] = history.directory
     if total["time_to_target"] is not None:
         goal = experiment.get("target") or f"accuracy {experiment['target_accuracy']}"
-        rows["time to target"] = f"{total['time_to_target']:.4g} ({goal})"
+        rows["time to target"] = f"{total['time_to_target']:.4g}{unit} ({goal})"
     table = Table(
         title=f"{method_name(history.config)} on {experiment['dataset']}", show_header=False, box=box.SIMPLE_HEAD
     )

@@ -56,8 +56,7 @@ def show_help(name: str, command: Callable[..., Any], *, all_options: bool) -> N
     """
     console = page_console()
     flags = list_flags(command)
-    positional = [f" {flag.name}" for flag in flags if flag.group == POSITIONAL]
-    console.print(f"usage: [bold]fedraa {name}{''.join(positional)} [/bold]\\[options]\n")
+    console.print(f"usage: [bold]{escape(usage_of(name, flags))}[/bold]\n")
     console.print(escape(purpose_of(command)))
     _print_groups(console, everyday_groups(name, flags))
     further = further_groups(flags)
@@ -66,6 +65,18 @@ def show_help(name: str, command: Callable[..., Any], *, all_options: bool) -> N
         _print_groups(console, further)
     elif further:
         console.print(f"\n`fedraa {name} {HELP_ALL}` lists all options.")
+
+
+def usage_of(name: str, flags: Sequence[Flag]) -> str:
+    """Return the usage of a command, such as `fedraa status [RUNS] [options]`. Brackets mark optional words."""
+    words = ["fedraa", name]
+    for flag in flags:
+        if flag.group == POSITIONAL:
+            is_optional = flag.default or "(default: " in flag.text
+            words.append(f"[{flag.name}]" if is_optional else flag.name)
+    if any(flag.group != POSITIONAL for flag in flags):
+        words.append("[options]")
+    return " ".join(words)
 
 
 def everyday_groups(name: str, flags: Sequence[Flag]) -> list[Group]:

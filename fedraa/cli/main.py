@@ -364,14 +364,16 @@ def _run_command(arguments: Sequence[str]) -> None:
 @contextmanager
 def _prestart_ray(options: ClusterOptions, clients: int, waiting: Waiting | None) -> Iterator[None]:
     """Start a private Ray cluster, if the run needs one, while the block imports PyTorch."""
-    if options.engine == "local" or cluster_address(options) is not None:
+    # A cluster for more workers than cores starts later, after the check of the memory of all workers.
+    cores = count_cores(options, clients)
+    if options.engine == "local" or cluster_address(options) is not None or cores > (os.cpu_count() or 1):
         yield
         return
     if waiting is not None:
         waiting.say("starting Ray")
     from actors.cluster.own_cluster import prestart_cluster
 
-    with prestart_cluster(count_cores(options, clients)):
+    with prestart_cluster(cores):
         if waiting is not None:
             waiting.say(LOADING)
         yield

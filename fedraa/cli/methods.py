@@ -70,8 +70,12 @@ def _list_methods_and_components(modules: Sequence[str], *, as_json: bool) -> No
     listed = dict(registry.list_methods())
     parts = []
     for module in map(_import_module, modules):
-        listed |= custom_methods(module)
-        parts += custom_components(module)
+        methods, components = custom_methods(module), custom_components(module)
+        if not methods and not components:
+            expected = "a module that defines methods or classes of components"
+            raise InputError("names", got=module.__name__, expected=expected, hint="`fedraa methods` lists all methods")
+        listed |= methods
+        parts += components
     if as_json:
         rows = [_json_row(name, method) for name, method in listed.items()]
         rows += [{"name": name, "option": option, "note": note} for name, option, note in parts]
@@ -120,7 +124,7 @@ def family_table(heading: str, members: Mapping[str, Method], name_width: int) -
     """
     table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, expand=True)
     table.add_column("method", width=name_width)
-    for name, ratio in (("submodel", 18), ("local training", 19), ("server's update", 25), ("paper", 18)):
+    for name, ratio in (("submodel", 16), ("local training", 22), ("server's update", 24), ("paper", 16)):
         table.add_column(name, ratio=ratio)
     for name, method in members.items():
         local = choice_text(method.local).partition(": ")[2]

@@ -208,6 +208,8 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
         hint = f"did you mean --{name.replace('_', '-')}?"
     elif name in commands:
         hint = f"the command is {program} {name}"
+    elif arguments[0] == "resume" and name in Experiment.may_change() - {"out"}:
+        hint = f"change it in Python: fedraa.resume(RUN, {name}=...)"
     elif arguments[0] == "resume" and name in _flag_names(commands, "run"):
         hint = f"a resumed run keeps its options; to change this one, start another run: {program} run {token}"
     elif name == "seeds" and "seed" in flags:

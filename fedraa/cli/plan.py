@@ -24,7 +24,7 @@ from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_cost_model, make_planner
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Floats, Task
-from fedraa.numbers import format_quantity
+from fedraa.numbers import format_count, format_quantity
 from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.participation_correction import planned_balances
 from fedraa.submodels.flat import frozen_parameters
@@ -93,7 +93,7 @@ def show_plan(
         source = "from the option delay_bound"
         if schedule.delay_bound is None:
             source = "K* of the Fed-RAA paper, from the costs in the table"
-        print_line(f"delay bound    {planner.bound:.4g} ({source})")
+        print_line(f"delay bound    {planner.bound:.4g}{'' if spec.fleet.relative else ' s'} ({source})")
         energies = task_energies(spec, planner.costs)
         if schedule.asynchronous:
             outlook, totals = async_outlook(spec, planner)
@@ -128,7 +128,7 @@ def describe_totals(totals: Totals) -> str:
 def describe_uncut_groups(spec: RunSpec) -> list[str]:
     """Return a line about layers too small to be divided among fragments; no line if there are none."""
     groups = too_small(spec.traced, spec.index_sets)
-    names = ", ".join(f"{group.name} ({group.size} units)" for group in groups[:MAX_WIDTHS])
+    names = ", ".join(f"{group.name} ({format_count(group.size, 'unit')})" for group in groups[:MAX_WIDTHS])
     if not groups:
         return []
     if len(groups) > MAX_WIDTHS:
@@ -270,7 +270,8 @@ def devices_table(fleet: Fleet, costs: dict[str, Floats], planner: SchedulerRunn
         costs: The cost of each client [N], by the heading of a column, such as a fragment's name.
         planner: The scheduler with its delay bound; None for a method without a scheduler.
     """
-    table = Table(title="cost of a task by device", box=box.SIMPLE_HEAD)
+    title = "cost of a task by device" if fleet.relative else "cost of a task in s"
+    table = Table(title=title, box=box.SIMPLE_HEAD)
     columns = ["clients", "compute", *costs]
     allowed = None
     if planner is not None:

@@ -13,6 +13,7 @@ from fedraa.components.text import text_of
 from fedraa.data import Federated
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError
+from fedraa.numbers import format_count
 from fedraa.report.clients import Counts, label_counts, write_clients_picture
 
 # With more clients, the table shows only a few of them: those at the `QUANTILES` of the number of samples.
@@ -40,7 +41,8 @@ def show_data(spec: RunSpec, folder: Path) -> None:
         print_line(
             f"label skew     sum of squared label shares: {mean:.3f} (mean of the clients), {whole:.3f} (all samples)"
         )
-    title = f"{spec.data.dataset.name}, {text_of(spec.experiment.partition)}, {len(spec.data.sizes)} clients"
+    clients = format_count(len(spec.data.sizes), "client")
+    title = f"{spec.data.dataset.name}, {text_of(spec.experiment.partition)}, {clients}"
     print_line(f"picture        {write_clients_picture(spec.data, folder, title)}")
 
 
@@ -66,7 +68,7 @@ def data_table(data: Federated, partition: object) -> Table:
     sizes = data.sizes
     test_sizes = np.diff(data.test_offsets)
     counts = label_counts(data)
-    title = f"{data.dataset.name}: {sizes.sum()} samples of {len(sizes)} clients, {partition}"
+    title = f"{data.dataset.name}: {sizes.sum()} samples of {format_count(len(sizes), 'client')}, {partition}"
     table = Table(title=title, box=box.SIMPLE_HEAD, padding=0, pad_edge=False, collapse_padding=True)
     if len(sizes) > MAX_CLIENTS:
         first = "by size"

@@ -12,6 +12,7 @@ from fedraa.engine.forecast import dry_run
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError, no_effect_error
 from fedraa.ledger.participation import NEXT_CLIENT, draw_cohort, needs_observations
+from fedraa.numbers import format_count
 from fedraa.privacy.accountant import (
     find_gaussian_noise,
     find_poisson_noise,
@@ -51,14 +52,14 @@ def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
     if terms.sampling is not None:
         assert steps is not None, "the number of participations is bounded only without sampling"
         expected = poisson_epsilon(terms.noise, terms.sampling, steps, terms.delta)
-        source = f"{steps} Poisson rounds"
+        source = format_count(steps, "Poisson round")
         if epsilon is not None:
             wanted = find_poisson_noise(epsilon, terms.sampling, steps, terms.delta)
     else:
         expected = gaussian_epsilon(terms.noise, squared, terms.delta)
-        source = f"for the client that trains most often, which counts as {squared} updates"
+        source = f"for the client that trains most often, which counts as {format_count(squared, 'update')}"
         if spec.experiment.max_participations is not None:
-            source = f"for a client that counts as {squared} updates, the maximum"
+            source = f"for a client that counts as {format_count(squared, 'update')}, the maximum"
         if epsilon is not None:
             wanted = find_gaussian_noise(epsilon, squared, terms.delta)
     lines = [f"privacy        noise {terms.noise:g} gives epsilon {expected:.4g} at delta {terms.delta:.3g} ({source})"]

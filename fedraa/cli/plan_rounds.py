@@ -21,6 +21,7 @@ from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError
 from fedraa.ledger.participation import needs_observations
 from fedraa.messages import Floats, Task
+from fedraa.numbers import format_count
 
 # A plan fails if this number of Poisson rounds at the start have no client.
 MAX_EMPTY_ROUNDS = 10_000
@@ -90,7 +91,9 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
     # The last round has fewer clients if the others have had all of their tasks.
     weights[-len(tail) :] -= max(0.0, steps - full_rounds) / len(tail)
     duration = time / steps if 0 < steps < inf else float(durations[-len(tail) :].mean())
-    sentence = f"{steps:.0f} rounds of {duration:.4g} in time {time:.4g}{end}{_condition(spec, rounds, steps)}"
+    count = format_count(steps, "round")
+    unit = "" if spec.fleet.relative else " s"
+    sentence = f"{count} of {duration:.4g}{unit} in time {time:.4g}{unit}{end}{_condition(spec, rounds, steps)}"
     schedule: Any = spec.method.schedule
     if schedule.deadline is not None:
         part = rounds[0]

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fedraa.errors import InputError
 from fedraa.messages import Vector
+from fedraa.numbers import format_count
 from fedraa.submodels import Cost
 from fedraa.submodels.flat import frozen_parameters, trainable_parameters
 from fedraa.submodels.meter import Meter
@@ -98,8 +99,8 @@ def check_split(module: nn.Module, at: int) -> list[nn.Module]:
     if not isinstance(module, nn.Sequential) or len(module) <= at:
         problem = "the model is not an nn.Sequential"
         if isinstance(module, nn.Sequential):
-            problem = f"the model has {len(module)} layers"
-        expected = f"a model that is an nn.Sequential of more than {at} layers"
+            problem = f"the model has {format_count(len(module), 'layer')}"
+        expected = f"a model that is an nn.Sequential of more than {format_count(at, 'layer')}"
         raise InputError("split", problem, got=module, expected=expected)
     layers = list(module)
     client_half, server_half = ({*nn.ModuleList(half).parameters()} for half in (layers[:at], layers[at:]))

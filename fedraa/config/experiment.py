@@ -26,6 +26,7 @@ from fedraa.config.sections import (
     StopOptions,
 )
 from fedraa.errors import InputError
+from fedraa.numbers import format_count
 
 
 class Experiment(
@@ -89,7 +90,7 @@ class Experiment(
         group_of_clients(groups, self.compute, self.client_count)
         total = sum(group.workers for group in groups)
         if self.workers not in (None, total):
-            problem = f"it does not match the {total} workers of resources"
+            problem = f"it does not match the {format_count(total, 'worker')} of resources"
             raise InputError("workers", problem, got=self.workers, hint="give one of the two")
 
 

@@ -15,15 +15,7 @@ COMPONENT_PATHS = ("submodel", "update")
 EXAMPLE = "PATH=VALUE, such as local.momentum=0.9"
 
 
-class Overrides(dict[str, Any]):
-    """Values of a method by path, such as `local.momentum`. The mapping never changes, so an experiment is hashable."""
-
-    # The type hints of dict declare that it has no hash.
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(frozenset(self.items()))
-
-
-def read_overrides(source: object, known: Collection[str]) -> Overrides:
+def read_overrides(source: object, known: Collection[str]) -> dict[str, Any]:
     """Return the values of `override` by path.
 
     Args:
@@ -35,7 +27,7 @@ def read_overrides(source: object, known: Collection[str]) -> Overrides:
         InputError: A text has no path, a path is malformed, or a path occurs twice.
     """
     if source is None:
-        return Overrides()
+        return {}
     if isinstance(source, str):
         source = (source,)
     if not isinstance(source, Mapping | list | tuple):
@@ -43,7 +35,7 @@ def read_overrides(source: object, known: Collection[str]) -> Overrides:
     pairs: Iterable[tuple[str, Any]] = map(_split_pair, source)
     if isinstance(source, Mapping):
         pairs = flat_table(source)
-    values = Overrides()
+    values: dict[str, Any] = {}
     for path, value in pairs:
         if path in values:
             raise InputError("override", f"{path} is given twice", hint="give it once")
@@ -67,7 +59,7 @@ def split_paths(values: Mapping[str, Any], override: Mapping[str, Any]) -> dict[
     paths = {name: value for name, value in values.items() if "." in name}
     if not paths:
         return fields
-    return {**fields, "override": Overrides({**override, **paths})}
+    return {**fields, "override": {**override, **paths}}
 
 
 def read_literal(text: str) -> Any:

@@ -55,6 +55,10 @@ class Section(BaseModel):
         """Return True if the value of a field differs from its default."""
         return bool(getattr(self, name) != type(self).model_fields[name].default)
 
+    def __hash__(self) -> int:
+        # A component may be an object without a hash.
+        return hash(tuple(value for value in dict(self).values() if isinstance(value, str | int | float)))
+
     def __init__(self, **values: object) -> None:
         fields = type(self).model_fields
         try:

@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, field_validator, model_validator
 from fedraa.config.overrides import read_overrides
 from fedraa.config.section import Component, Override, PathText, Section
 from fedraa.errors import InputError
-from fedraa.numbers import AtLeastOne, Count, Decay, NotNegative, Positive, Share, UpToOne
+from fedraa.numbers import AtLeastOne, Count, Decay, NotNegative, Positive, Share, UpToOne, format_count
 
 DEFAULT_CLIENTS = 10
 DEFAULT_ATTACKERS = 0.2
@@ -194,7 +194,7 @@ class MethodOptions(Section):
         if abs(total - 1) > 1e-6:
             raise InputError("ratios", got=self.ratios, expected=f"fractions that sum to 1, not {total:g}")
         if self.fragments is not None and self.fragments != len(self.ratios):
-            problem = f"it does not match the {len(self.ratios)} ratios"
+            problem = f"it does not match the {format_count(len(self.ratios), 'ratio')}"
             raise InputError("fragments", problem, got=self.fragments, hint="give one of the two")
         return self
 
@@ -363,7 +363,7 @@ class ClusterOptions(Section):
     """Engine: worker processes on Ray, or only this process."""
     workers: Count | None = None
     """Number of Ray workers (default: one per core, at most one per client)."""
-    threads_per_worker: Count = 1
+    threads_per_worker: Annotated[int, Field(ge=1, le=1024)] = 1
     """Number of threads of each worker."""
     address: str | None = None
     """Address of a running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for a remote one (default: a new local

@@ -104,7 +104,9 @@ def _refuse_unused_folder(name: str, data_dir: Path) -> None:
 def _load_builtin(name: str, data_dir: Path | None) -> Dataset:
     if name == DIGITS:
         return _load_digits()
-    if data_dir is None or not data_dir.is_dir():
+    if data_dir is None:
+        raise InputError("data_dir", f"it is missing for dataset {name!r}", hint="give the folder of its files")
+    if not data_dir.is_dir():
         raise InputError("data_dir", got=data_dir, expected=f"a folder that exists, for dataset {name!r}")
     if name == "agnews":
         return load_agnews(data_dir)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from fedraa.devices.fleet import COLUMNS, WATTS
 from fedraa.errors import InputError
 from fedraa.messages import Floats
+from fedraa.numbers import format_count
 from fedraa.reading.table_file import read_frame
 
 
@@ -21,7 +22,7 @@ def read_devices(path: Path, clients: int) -> dict[str, Floats]:
     check_columns(str(path), list(frame.columns))
     if len(frame) != clients:
         expected = f"{clients}, one for each client"
-        raise InputError(f"compute: {path}", f"it has {len(frame)} rows", expected=expected)
+        raise InputError(f"compute: {path}", f"it has {format_count(len(frame), 'row')}", expected=expected)
     table = {name: pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64) for name in frame.columns}
     for name, values in table.items():
         check_values(str(path), name, values, lambda n: f"row {n + 1}", frame[name].tolist())

@@ -1,5 +1,7 @@
 """Build a run from an experiment, and refuse every mistake in it before the run starts."""
 
+import itertools
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,15 +26,17 @@ from fedraa.data import (
     divide_dataset,
     make_transforms,
 )
+from fedraa.data.partition.divide import refuse_empty_clients
 from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Tree, map_tree, take_rows
 from fedraa.devices.availability import Availability, Daily, Timing, read_availability
 from fedraa.devices.compute_speeds import make_fleet, with_links
 from fedraa.devices.fedscale import read_fedscale_availability
-from fedraa.devices.fleet import Fleet
+from fedraa.devices.fleet import COLUMNS, Fleet
 from fedraa.devices.link_traces import read_links
 from fedraa.engine.device_memory import warn_of_small_memory
 from fedraa.engine.factories import make_worker_spec
+from fedraa.engine.memory_check import refuse_oversized
 from fedraa.engine.model_parts import naming_whole_methods, own_model, refuse_large_tokens, trace_model
 from fedraa.engine.objects import object_names, objects_of
 from fedraa.engine.preflight import (
@@ -67,6 +71,7 @@ from fedraa.errors import InputError, no_effect_error
 from fedraa.evaluation.metrics import NamedMetric, make_metrics, refuse_misfit
 from fedraa.models import build_model
 from fedraa.models.statistics import has_statistics
+from fedraa.numbers import format_count
 from fedraa.objectives import Objective, describe_misfit, make_objective
 from fedraa.privacy.privacy import PRIVACY
 from fedraa.settings.resolve import resolve_method, with_capacities
@@ -106,13 +111,14 @@ def build_run(
     doing("reading the dataset" if dataset is not None else f"reading {experiment.dataset}")
     dataset = _read_or_check(experiment, dataset, objective)
     experiment = with_clients(experiment, dataset)
+    _check_clients(experiment, dataset)
     names = object_names(model, dataset if "dataset" in object_fields else None)
     experiment = experiment.model_copy(update=names)
     _check_concurrency(experiment, method)
     fleet = _make_fleet(experiment)
     method = with_capacities(method, fleet.compute)
     timing = _make_timing(experiment)
-    doing(f"dividing the data among {experiment.client_count} clients")
+    doing(f"dividing the data among {format_count(experiment.client_count, 'client')}")
     data = divide_dataset(dataset, make_dealing(experiment))
     dataset = data.dataset
     check_clients_with_tests(experiment, data)
@@ -250,6 +256,8 @@ def _make_model(
     if model is not None:
         model = own_model(model, _first_samples(example, 2), output_misfit, objective)
     else:
+        if experiment.model in ("mlp", "mlp-exits") and isinstance(example, torch.Tensor):
+            _check_hidden(experiment, math.prod(example.shape[1:]), dataset.classes)
         model = build_model(
             experiment.model,
             example,
@@ -305,6 +313,27 @@ def _refuse_options_without_effect(
         if given is not None:
             for field in _ONLY_BY_NAME[component]:
                 _refuse_unless_default(experiment, field, f"a {component} that is given as an object")
+
+
+def _check_clients(experiment: Experiment, dataset: Dataset | FederatedDataset) -> None:
+    """Raise InputError for too many clients, before arrays with a value per client are made."""
+    clients = experiment.client_count
+    if isinstance(dataset, Dataset):
+        refuse_empty_clients(clients, len(dataset.y_train))
+    refuse_oversized("clients", clients, np.float64().nbytes * len(COLUMNS) * clients)
+
+
+def _check_hidden(experiment: Experiment, features: int, classes: int) -> None:
+    """Raise InputError if the memory is too small for the model mlp and the vector of its parameters.
+
+    Args:
+        experiment: The experiment.
+        features: The number of values of a sample.
+        classes: The number of outputs.
+    """
+    widths = (features, *experiment.hidden, classes)
+    parameters = sum((fan_in + 1) * fan_out for fan_in, fan_out in itertools.pairwise(widths))
+    refuse_oversized("hidden", experiment.hidden, 2 * np.float32().nbytes * parameters)
 
 
 def _check_concurrency(experiment: Experiment, method: Method) -> None:

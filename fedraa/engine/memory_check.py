@@ -11,6 +11,7 @@ from fedraa.data.tree import count_bytes
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
+from fedraa.numbers import format_quantity
 from fedraa.privacy.local import LOCAL_NOISE_BYTES
 
 # Bytes of a process with torch and Ray, measured on Linux.
@@ -140,6 +141,20 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
         if fit_on_gpu:
             raise InputError("workers", problem, got=count, expected=f"at most {fit_on_gpu}")
         raise InputError("workers", problem, got=count, hint="give --device cpu")
+
+
+def refuse_oversized(field: str, value: object, need: float) -> None:
+    """Raise InputError if the arrays of a field need more memory than this machine has free.
+
+    Args:
+        field: The field.
+        value: The value of the field.
+        need: A lower bound of the bytes of the arrays.
+    """
+    free = free_memory()
+    if need > free:
+        problem = f"it needs {format_quantity(need, 'B')} of memory, and {format_quantity(free, 'B')} are free"
+        raise InputError(field, problem, got=value)
 
 
 def free_memory() -> float:

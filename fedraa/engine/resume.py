@@ -32,6 +32,9 @@ from fedraa.rundir.history import History
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.run_lock import lock_log
 
+# The run directory is an argument of a resume, so the field `out` has no effect.
+CHANGEABLE = Experiment.may_change() - {"out"}
+
 
 def load_for_resume(
     directory: Path,
@@ -48,7 +51,7 @@ def load_for_resume(
         directory: The run directory.
         model: The model, if the run was started with an object.
         dataset: The dataset, if the run was started with an object.
-        fields: New limits, and the components that were passed as objects at the start.
+        fields: New limits, fields in `CHANGEABLE`, and the components that were passed as objects at the start.
         trust: True to allow the import of user code that config.json names.
         doing: Called with a text about each long step.
 
@@ -92,7 +95,8 @@ def rebuild_run(
     _check_passed(directory, config, passed)
     with nullcontext() if trust else _importing_only_passed(directory, config["experiment"], passed):
         experiment = Experiment(**config["experiment"] | dict(fields))
-        _check_same(config["experiment"], experiment.model_dump(mode="json"), set(fields) - longer)
+        fixed = set(fields) - CHANGEABLE - longer
+        _check_same(config["experiment"], experiment.model_dump(mode="json"), fixed)
         spec = build_run(experiment, model, dataset, doing)
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
     _check_method(directory, config["method"], spec, longer)

@@ -11,6 +11,7 @@ from fedraa.components.text import text_of
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError
 from fedraa.ledger.participation import All, count_of, expected_cohort
+from fedraa.numbers import format_count
 
 
 def check_robust(spec: RunSpec) -> None:
@@ -90,9 +91,11 @@ def warn_of_many_attackers(spec: RunSpec) -> list[str]:
     tolerated = aggregator.count_tolerated(clients)
     if tolerated is None or attackers <= tolerated:
         return []
+    withstood = format_count(tolerated, "attacker")
+    present = format_count(attackers, "attacker")
     return [
-        f"aggregator: {text_of(aggregator)} withstands {tolerated} attackers among {clients} clients, and the run has "
-        f"{attackers} attackers; give it a larger number or share unless this is intended"
+        f"aggregator: {text_of(aggregator)} withstands {withstood} among {clients} clients, and the run has {present}; "
+        "give it a larger number or share unless this is intended"
     ]
 
 

@@ -8,6 +8,7 @@ from fedraa.components.state import Stateful
 from fedraa.errors import RunFailed, StructuredError
 from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES, BadClients
 from fedraa.messages import Fault, Task, Update
+from fedraa.numbers import format_count
 from fedraa.server.update_checks import model_defect
 
 # Maximum number of attempts of one task. After the last one, the run fails.
@@ -95,14 +96,14 @@ def check_clients_left(bad: BadClients, task: Task, fault: Fault, clients: int) 
         hint = "give --on-bad-client skip to continue without such clients"
         if task.client == bad.needed:
             hint = "start a run with another root client"
-        problem = f"it failed {bad.retries + 1} times in a row, the last time with task {task.id}"
+        problem = f"it failed {format_count(bad.retries + 1, 'time')} in a row, the last time with task {task.id}"
         raise _last_error(fault, f"client {task.client}", problem, hint)
     last = f"the last, client {task.client} with task {task.id}"
     hint = ""
     if "not finite" in fault.error:
         hint = "if training diverges, give a smaller --lr, or --clip 1; scale large targets of a regression"
     if len(bad.left_out) == clients:
-        failed = f"all {len(bad.left_out)} clients failed {bad.retries + 1} times in a row"
+        failed = f"all {len(bad.left_out)} clients failed {format_count(bad.retries + 1, 'time')} in a row"
         raise _last_error(fault, "clients", f"{failed}; {last}", hint)
     if bad.hopeless:
         raise _last_error(fault, "clients", f"the first {MAX_FIRST_FAILURES} clients all failed; {last}", hint)

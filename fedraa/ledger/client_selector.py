@@ -13,6 +13,7 @@ from fedraa.errors import InputError, no_effect_error, short_text
 from fedraa.ledger.participation import Selection, check_cohort, count_of, draw_cohort, needs_observations
 from fedraa.ledger.selection_context import ClientFacts, ClientStats
 from fedraa.messages import State
+from fedraa.numbers import format_count
 from fedraa.rng import generator
 
 # `over_selection * count` is rounded up after this number is subtracted, because 1.1 * 100 is 110.00000000000001.
@@ -162,7 +163,7 @@ class ClientSelector:
             problem = f"{name} chose {short_text(chosen)}"
             raise InputError(self._field, problem, expected="at least one client, all from view.candidates")
         if exactly and len(chosen) != view.count:
-            problem = f"{name} chose {len(chosen)} clients"
+            problem = f"{name} chose {format_count(len(chosen), 'client')}"
             raise InputError(self._field, problem, expected=f"{view.count}, as in view.count")
         return chosen
 

@@ -9,13 +9,14 @@ import lzma
 import re
 import zlib
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fedraa.errors import InputError, locate_error
+from fedraa.numbers import format_count
 from fedraa.reading.regular_files import read_regular_file
 
 DELIMITERS = ",;\t|"
@@ -24,6 +25,8 @@ EXCEL_HINT = re.compile(r"\"?sep=(?P<delimiter>[,;\t|])\"?(?=[\r\n])", re.IGNORE
 NO_HEADER_HINT = "the first line has numbers; put a line with the names of the columns before it"
 PACKED = {".gz": gzip.decompress, ".bz2": bz2.decompress, ".xz": lzma.decompress}
 SNIFFED_ROWS = 200
+# A C long on Windows has 32 bits.
+MAX_FIELD_CHARACTERS = 2**31 - 1
 SHOWN_NAMES = 20
 
 
@@ -125,6 +128,17 @@ def read_frame(field: str, path: Path) -> Any:
         raise locate_error(error, field) from None
 
 
+@contextmanager
+def _allow_long_fields() -> Iterator[None]:
+    """Let the readers of `csv` accept fields of more than 131,072 characters during the block."""
+    limit = csv.field_size_limit(MAX_FIELD_CHARACTERS)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(limit)
+
+
+@_allow_long_fields()
 def open_table(path: str, *, keep_spaces: bool = False) -> TableFile:
     """Read a table from a file.
 
@@ -294,7 +308,7 @@ def _wrong_length(field: str, row: list[str], names: list[str], header_line: int
     hint = "fill in the missing fields"
     if len(row) > len(names):
         hint = "name every column, and put a value that contains the delimiter in quotes"
-    expected = f"{len(names)} fields, as the header in line {header_line} has ({list_names(names)})"
+    expected = f"{format_count(len(names), 'field')}, as the header in line {header_line} has ({list_names(names)})"
     return InputError(field, got=len(row), expected=expected, hint=hint)
 
 

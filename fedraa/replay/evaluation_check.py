@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from fedraa.errors import Inconsistent
+from fedraa.numbers import format_count
 from fedraa.reading.regular_files import read_regular_file
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules
@@ -97,14 +98,15 @@ class Evaluations:
         for number, (row, line) in enumerate(zip(rows, self._lines, strict=False), 2):
             place = f"{EVALS} line {number}"
             if len(row) != len(self._columns):
-                raise Inconsistent(place, f"it has {len(row)} columns", expected=str(len(self._columns)))
+                problem = f"it has {format_count(len(row), 'column')}"
+                raise Inconsistent(place, problem, expected=str(len(self._columns)))
             for column, text in zip(self._columns, row, strict=True):
                 if column != "wall" and text not in _csv_texts(line[column]):
                     expected = f"{line[column]!r}, as in line {line.number} of {EVENTS}"
                     raise Inconsistent(f"{place} {column}", got=text, expected=expected)
         if len(rows) != len(self._lines) and ended:
             expected = f"{len(self._lines)}, as in {EVENTS}"
-            raise Inconsistent(EVALS, f"it has {len(rows)} evaluations", expected=expected)
+            raise Inconsistent(EVALS, f"it has {format_count(len(rows), 'evaluation')}", expected=expected)
 
 
 def _csv_texts(value: object) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
+from fedraa.rundir.reserved_directory import run_name
 from fedraa.settings.resolve import drop_unused_options
 from fedraa.settings.terms import TunedValues, check_schedules, on_terms
 
@@ -40,6 +41,17 @@ def check_nonempty_and_unique(**chosen: Sequence[object]) -> None:
             raise InputError(field, got=values, expected="one or more different values", hint=hint)
 
 
+def _refuse_equal_directories(methods: Sequence[object]) -> None:
+    """Raise InputError if the runs of two methods would have the same directory."""
+    owners: dict[str, object] = {}
+    for method in methods:
+        name = run_name(method)
+        if name in owners:
+            problem = f"{str(owners[name])!r} and {str(method)!r} have the same run directory, {name}-SEED"
+            raise InputError("methods", problem, hint="rename one of them: dataclasses.replace(method, name=...)")
+        owners[name] = method
+
+
 def make_experiments(
     methods: Sequence[str | Method] | str | Method,
     seeds: Sequence[int],
@@ -63,6 +75,7 @@ def make_experiments(
     methods = as_tuple("methods", methods, "['fed-raa', 'fedavg']")
     seeds = as_tuple("seeds", seeds, "range(3)")
     check_nonempty_and_unique(methods=methods, seeds=seeds)
+    _refuse_equal_directories(methods)
     for field, plural in (("method", "methods"), ("seed", "seeds")):
         if experiment.is_set(field):
             raise InputError(field, got=getattr(experiment, field), hint=f"name the {plural} to compare in `{plural}`")

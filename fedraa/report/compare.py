@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedraa.callbacks.events import Limits
+from fedraa.numbers import format_count
 from fedraa.objectives import MetricSpec
 from fedraa.objectives.metric_spec import Direction
 from fedraa.report.comparison_frame import Comparison
@@ -75,7 +76,7 @@ def write_comparison(histories: Sequence[History], directory: Path, dataset: str
     experiment = histories[0].experiment
     seeds = frame["seed"].unique()
     over = f"mean and range over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    title = f"{dataset}, {experiment.client_count} clients, {over}"
+    title = f"{dataset}, {format_count(experiment.client_count, 'client')}, {over}"
     main = histories[0].metric_spec.main
     target = Limits.of(histories[0].config["resolved"]["limits"]).goal
     level = None

@@ -112,7 +112,8 @@ def _make_sections(groups: Sequence[Group], *, landscape: bool) -> list[Section]
 
 def _of_group(group: Group, sharp: float | None) -> Section:
     run = group.first
-    text = f"{run.clients} clients, {run.summary['tasks']} tasks in {run.end:.4g} {run.time_unit}."
+    tasks = format_count(run.summary["tasks"], "task")
+    text = f"{format_count(run.clients, 'client')}, {tasks} in {run.end:.4g} {run.time_unit}."
     if len(group.runs) > 1:
         text += f" The plots show seed {run.seed}, one of {len(group.runs)} seeds."
     pictures = single.run_pictures(run, group.slug)

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,13 @@ STARTED = (EVENTS, EVALS, CLIENTS)
 # `reserve_directory` tries MAX_ATTEMPTS times to make a directory, and then raises the error. One failure is not
 # enough: another process may have made and removed the same directory at this moment.
 MAX_ATTEMPTS = 3
+# Characters that are replaced in the names of run directories.
+NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
+
+
+def run_name(*parts: object) -> str:
+    """Return a name for a run directory, joined from these parts."""
+    return "-".join(NOT_IN_NAMES.sub("-", str(part)).strip("-.") for part in parts)
 
 
 class ReservedDirectory:

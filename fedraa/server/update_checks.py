@@ -11,6 +11,7 @@ import numpy.typing as npt
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError, short_text
 from fedraa.messages import KEPT_PREFIX, Receipt, RemoteBuffer, Task, Update, Vector
+from fedraa.numbers import format_count
 from fedraa.vectors.chunked import map_chunks, ordered_sum
 from fedraa.vectors.finite import (
     LARGEST,
@@ -250,4 +251,4 @@ def _not_finite(buffer: npt.NDArray[np.float32]) -> str | None:
 def _not_finite_text(bad: int) -> str | None:
     if not bad:
         return None
-    return f"hold {bad} values that are not finite"
+    return f"hold {format_count(bad, 'value')} that {'is' if bad == 1 else 'are'} not finite"

@@ -25,7 +25,6 @@ from fedraa.composition.overrides import SHORTCUTS, chosen_value, names_that_met
 from fedraa.composition.private_methods import check_privacy
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
-from fedraa.config.overrides import Overrides
 from fedraa.config.sections import LocalOptions, MethodOptions
 from fedraa.errors import InputError, no_effect_error
 from fedraa.objectives import Classification, make_objective
@@ -175,7 +174,7 @@ def drop_unused_options(experiment: Experiment) -> Experiment:
     if not can_be_spread(method):
         foreign.add("server_shards")
     fields = {name: Experiment.model_fields[name].default for name in foreign if name in Experiment.model_fields}
-    override = Overrides({path: value for path, value in experiment.override.items() if path not in foreign})
+    override = {path: value for path, value in experiment.override.items() if path not in foreign}
     return experiment.model_copy(update={**fields, "override": override})
 
 

@@ -11,7 +11,7 @@ from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.overrides import SHORTCUTS, chosen_value
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
-from fedraa.config.overrides import Overrides, split_paths
+from fedraa.config.overrides import split_paths
 from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION, Bernoulli, Sample
 
@@ -130,7 +130,7 @@ def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *
     if "local_steps" in values or "local_epochs" in values:
         other = {"local_steps": None, "local_epochs": None}
     replaced = set(chain.from_iterable(SHORTCUTS.get(name, ()) for name in values))
-    override = Overrides({path: value for path, value in experiment.override.items() if path not in replaced})
+    override = {path: value for path, value in experiment.override.items() if path not in replaced}
     return experiment.model_copy(update={**other, "override": override, **split_paths(values, override)})
 
 

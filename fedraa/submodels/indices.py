@@ -14,6 +14,7 @@ import numpy as np
 
 from fedraa.errors import InputError
 from fedraa.messages import Floats, Vector
+from fedraa.numbers import format_count
 from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
@@ -138,7 +139,7 @@ def _divide_groups(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, .
         fragment = _largest_remainder(widest.size, ratios).index(0)
         raise InputError(
             "fragments",
-            f"fragment {fragment} of {len(ratios)} would have none of the {widest.size} units of group "
+            f"fragment {fragment} of {len(ratios)} would have none of the {format_count(widest.size, 'unit')} of group "
             f"{widest.name!r}, the widest group",
             expected="fewer fragments, or ratios that are more equal",
         )

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
-from fedraa.api import RUNS, open_calls, open_session, run_name
+from fedraa.api import RUNS, open_calls, open_session
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import chosen_value, values_by_path
 from fedraa.composition.registry import find_method
@@ -27,6 +27,7 @@ from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec
 from fedraa.objectives.metric_spec import Direction
 from fedraa.report.cells import make_experiments
+from fedraa.rundir.reserved_directory import run_name
 from fedraa.settings.resolve import resolve_method
 from fedraa.settings.terms import field_default
 from fedraa.settings.tuned import write_tuned
@@ -43,6 +44,7 @@ VALIDATION = 0.1
 # After this fraction of the trials, the space becomes wider if the best trial is at an edge of the space.
 FIRST_FRACTION = 2 / 3
 TUNED = "tuned.toml"
+MAX_TRIALS = 1_000_000
 OnTrial = Callable[[Trial, int, int, float], None]
 Follow = Callable[[Mapping[str, Value]], Mapping[str, object]]
 
@@ -112,8 +114,8 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     check_names(fields, Experiment.model_fields)
     experiment = Experiment(**dict(experiment or {}) | dict(fields))
     for name, count in (("trials", trials), ("jobs", jobs)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise InputError(name, got=count, expected="a number from 1")
+        if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_TRIALS:
+            raise InputError(name, got=count, expected=f"a number from 1 to {MAX_TRIALS}")
     objects = TrialObjects(module, data)
     plan = _Plan.of(methods, make_space(space), trials, experiment, follow, objects)
     if jobs > 1 and experiment.address is None:
@@ -178,9 +180,8 @@ class _Plan:
         spaces = {method: _known_parameters(template.method, space) for method, template in experiments.items()}
         for name in space:
             if not any(name in known for known in spaces.values()):
-                raise InputError(
-                    "space", f"{name} has no effect on any of {', '.join(experiments)}", hint="leave it out"
-                )
+                problem = f"{name} has no effect on any of {', '.join(experiments)}"
+                raise InputError("space", problem, hint="leave it out")
         for method, template in experiments.items():
             if not spaces[method]:
                 problem = f"{method} has none of the fields {', '.join(space)}"

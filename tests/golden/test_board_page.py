@@ -132,6 +132,28 @@ def test_page_follows_growing_logs_and_changed_runs(chromium: Chromium, folder: 
     assert chromium.problems == []
 
 
+def test_best_run_is_marked_only_among_runs_with_the_same_data(chromium: Chromium, folder: Path, address: str) -> None:
+    for name in ("again", "other"):
+        shutil.copytree(folder / "fed-raa-ended", folder / name)
+    config = folder / "other" / "config.json"
+    config.write_text(config.read_text().replace('"dataset": "digits"', '"dataset": "mnist"'))
+    captions = "['best0', 'best1'].map((id) => document.getElementById(id).textContent.startsWith('★'))"
+    marked = """[...document.querySelectorAll('#compare tbody tr')].filter((row) => row.querySelector('.best'))
+      .map((row) => row.querySelector('.run').textContent)"""
+    chromium.problems.clear()
+    chromium.open(f"{address}?problems#fed-raa-ended&again&other")
+    chromium.wait(DRAWN)
+    chromium.wait("document.querySelectorAll('#compare tbody tr').length === 3")
+    assert chromium.wait(marked, lambda found: len(found) > 1) == ["fed-raa-ended", "again"]
+    assert chromium.value(captions) == [False, False]
+    chromium.value(
+        "document.querySelectorAll('#runs li input')[[...document.querySelectorAll('#runs .name')]"
+        ".findIndex((name) => name.textContent === 'other')].click()"
+    )
+    chromium.wait(captions, lambda found: found == [True, True])
+    assert chromium.problems == []
+
+
 def test_page_reacts_to_the_pointer(chromium: Chromium, address: str) -> None:
     chromium.problems.clear()
     chromium.open(f"{address}?pointer#fed-raa-ended&scaffold-stopped")

@@ -16,7 +16,7 @@ from fedraa import Experiment, History, api, replay, resume, run
 from fedraa.client.trainer import Trainer
 from fedraa.engine.build import build_run
 from fedraa.engine.loop import Loop
-from fedraa.engine.resume import extend_limits
+from fedraa.engine.resume import extend_limits, rebuild_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunWarning
 from fedraa.messages import Task, Update
@@ -149,6 +149,14 @@ def test_extended_run_without_a_checkpoint_restarts_and_ends_the_same(tmp_path: 
     same_run_and_config(directory, run(Experiment(**SMALL, updates=9, eval_every=3, out=tmp_path / "long")).directory)
 
 
+def test_place_of_execution_may_change_before_an_extension(tmp_path: Path) -> None:
+    directory = run(Experiment(**SMALL, updates=5, out=tmp_path / "run")).directory
+    spec = rebuild_run(directory, None, None, {"engine": "ray", "workers": 2}, trust=False)
+    assert (spec.experiment.engine, spec.experiment.workers) == ("ray", 2)
+    resume(directory, updates=9, device="cpu")
+    same_run(directory, run(Experiment(**SMALL, updates=9, out=tmp_path / "long")).directory)
+
+
 @pytest.mark.parametrize(
     ("flags", "fields", "field", "name"),
     [
@@ -163,6 +171,7 @@ def test_extended_run_without_a_checkpoint_restarts_and_ends_the_same(tmp_path: 
         ({"updates": 5, "time": 9.0}, {"time": 10.0}, "run", "--updates or --rounds"),
         ({"updates": 5}, {"target_acuracy": 1}, "target_acuracy", "target_accuracy"),
         ({"updates": 5}, {"updates": 9, "lr": 0.2}, "lr", "the run was started without it"),
+        ({"updates": 5}, {"updates": 9, "out": "elsewhere"}, "out", "elsewhere"),
     ],
 )
 def test_run_that_cannot_be_extended_is_refused_and_unchanged(

@@ -16,6 +16,7 @@ from benchmarks.studies.race.record import SUFFIX, read_record
 from benchmarks.studies.race.settings import QUICK, SETTINGS
 from benchmarks.studies.tables import markdown_table
 from benchmarks.studies.verdict import adjust_holm
+from fedraa.numbers import format_count
 from fedraa.report.statistics import is_significant
 
 HEADING = ("setting", "target", "best other, tuned", f"{OURS}, defaults", "ratio", "accuracy in the end", "faster")
@@ -65,15 +66,16 @@ def _summarise(comparisons: Sequence[Comparison]) -> str:
     faster = [c for c in comparisons if c.faster == OURS]
     slower = [c for c in comparisons if c.faster not in (OURS, WITHIN_NOISE)]
     undecided = len(comparisons) - len(faster) - len(slower)
+    settings = format_count(len(comparisons), "setting")
     summary = (
-        f"In {len(faster)} of {len(comparisons)} settings {OURS} with its defaults is faster than the best other "
+        f"In {len(faster)} of {settings} {OURS} with its defaults is faster than the best other "
         f"method, tuned. In {undecided} the difference is within the noise, and in {len(slower)} it is slower."
     )
     adjusted = adjust_holm([comparison.p_value for comparison in comparisons])
     significant = [c for c, p in zip(comparisons, adjusted, strict=True) if is_significant(p)]
     holm = (
         f"The intervals are not corrected for the number of settings. After Holm's correction for all settings, {OURS} "
-        f"is significantly faster in {sum(c in significant for c in faster)} settings, and slower in "
+        f"is significantly faster in {format_count(sum(c in significant for c in faster), 'setting')}, and slower in "
         f"{sum(c in significant for c in slower)}."
     )
     unsure = [f"- {_describe(c)}" for c in faster if c not in significant]

@@ -14,6 +14,7 @@ from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.tables import describe_test, markdown_table
 from fedraa.components.text import text_of
+from fedraa.numbers import format_count
 from fedraa.report.statistics import half_width95, mean_or_nan, welch_p_value
 
 Values = Mapping[str, Mapping[str, Any]]
@@ -207,7 +208,8 @@ def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Ite
         yield f"{here}: {OURS} takes 1/{rivals[ROUNDS] / our_time:.1f} of {ROUNDS}'s time ({rivals[ROUNDS]:.3f})."
     elif ROUNDS in times:
         count = sum(math.isfinite(run.times[level]) for run in by_entrant[ROUNDS])
-        state = f"reaches it in {count} of {len(by_entrant[ROUNDS])} runs" if count else "does not reach it"
+        all_runs = format_count(len(by_entrant[ROUNDS]), "run")
+        state = f"reaches it in {count} of {all_runs}" if count else "does not reach it"
         factor = setting.horizon / our_time
         yield f"{here}: {ROUNDS} {state} by time {setting.horizon:g}, which is {factor:.1f} x the time of {OURS}."
     limit = times.get(LIMIT, math.inf)

@@ -22,7 +22,7 @@ export function showCompare() {
     name.append(label);
     cells.append(name);
     for (const column of columns) {
-      const isBest = column.best !== undefined && column.value(row) === column.best;
+      const isBest = column.isBest?.(row);
       const cell = text("td", (isBest ? "★ " : "") + column.show(row), isBest ? "best" : column.isText ? "text" : "");
       cell.dataset.column = column.name;
       cells.append(cell);
@@ -75,13 +75,15 @@ export function copying(code, button = text("button", "copy")) {
   return button;
 }
 
-// Return a column of the table. Its best value is marked if at least two runs have a value.
+// Return a column of the table. If several runs with the same problem have a value, the best of them is marked.
 function metricColumn(name, rows, value, show) {
   const column = name.startsWith("best ") ? rows[0]?.main : name;
-  const values = rows.map(value).filter((value) => value != null);
   const less = rows.some((row) => row.less.includes(column));
-  const best = values.length > 1 ? (less ? Math.min(...values) : Math.max(...values)) : undefined;
-  return { name: name.replaceAll("_", " "), value, best, show };
+  const isBest = (row) => {
+    const values = rows.filter((other) => other.problem === row.problem).map(value).filter((value) => value != null);
+    return values.length > 1 && value(row) === (less ? Math.min(...values) : Math.max(...values));
+  };
+  return { name: name.replaceAll("_", " "), isBest, show };
 }
 
 function metricColumns(rows) {

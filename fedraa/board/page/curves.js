@@ -75,9 +75,11 @@ function picture(chart) {
     line: { ...look(state.slots.get(curve.id)), width: 2 }, marker: { color: look(state.slots.get(curve.id)).color },
     hovertemplate: `<b>${plain(curve.id)}</b><br>${label} %{y:.4f}<br>${WORDS[x]} %{x:.5~s}${unit}<extra></extra>`,
   }));
-  const best = bestOf(curves, rows, chart.y);
+  const haveSameProblem = new Set(curves.map((curve) => rows.get(curve.id).problem)).size < 2;
+  const best = haveSameProblem ? bestOf(curves, rows, chart.y) : null;
   byId(`best${chart.number}`).textContent = best
-    ? `★ best: ${best.id}, ${label} ${short(best.y)} at ${WORDS[x]} ${short(best.x)}${unit && ` ${unit}`}` : "No evaluation yet.";
+    ? `★ best: ${best.id}, ${label} ${short(best.y)} at ${WORDS[x]} ${short(best.x)}${unit && ` ${unit}`}`
+    : haveSameProblem ? "No evaluation yet." : "No best run: the runs have different data or tasks.";
   if (best) {
     const { color } = look(state.slots.get(best.id));
     traces.push({

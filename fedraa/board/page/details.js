@@ -1,7 +1,7 @@
 // One run: its timeline, staleness, coverage, fragments and faults.
 "use strict";
 import { commandOf, copying } from "./compare.js";
-import { COLOURS, byId, short, text } from "./elements.js";
+import { COLOURS, byId, formatCount, short, text } from "./elements.js";
 import { axis, colour, draw, onZoom } from "./plot.js";
 import { ask, chosen, state } from "./state.js";
 
@@ -24,8 +24,8 @@ export function showDetails() {
   const row = state.rows.get(select.value);
   if (!row) return;
   byId("facts").textContent = [
-    `${row.method} on ${row.dataset}, seed ${row.seed}, ${row.clients} clients`, `${row.state} ${row.detail}`.trim(),
-    `${row.tasks} tasks done, ${row.in_flight} in flight`, row.idle === null ? "" : `clients idle ${Math.round(100 * row.idle)} % of the time`,
+    `${row.method} on ${row.dataset}, seed ${row.seed}, ${formatCount(row.clients, "client")}`, `${row.state} ${row.detail}`.trim(),
+    `${formatCount(row.tasks, "task")} done, ${row.in_flight} in flight`, row.idle === null ? "" : `clients idle ${Math.round(100 * row.idle)} % of the time`,
   ].filter(Boolean).join(" · ");
   byId("command").textContent = commandOf(row.id);
   update(row);
@@ -188,7 +188,7 @@ function showFaults() {
   const { troubles, faults, drops } = details;
   byId("faults-box").hidden = !troubles.length;
   byId("faults-caption").textContent = faults + drops
-    ? `${faults} faults of workers, ${drops} dropped tasks${troubles.length < faults + drops ? `; the newest ${troubles.length}` : ""}.`
+    ? `${formatCount(faults, "fault")} of workers, ${formatCount(drops, "dropped task")}${troubles.length < faults + drops ? `; the newest ${troubles.length}` : ""}.`
     : "No worker failed, and no task was dropped.";
   const columns = ["time", "real time", "error", "action", "task", "source"];
   const head = document.createElement("thead");

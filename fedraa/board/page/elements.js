@@ -40,6 +40,11 @@ export function quantity(value, unit) {
   return `${value.toPrecision(4)} P${unit}`;
 }
 
+// Return a number with its noun: 1 run, 2 runs.
+export function formatCount(number, noun) {
+  return `${number} ${noun}${number === 1 ? "" : "s"}`;
+}
+
 export function short(value, digits = 4) {
   return value == null ? "–" : String(Number(value.toPrecision(digits)));
 }

@@ -1,6 +1,6 @@
 // The list of runs, the legend and the state of the board.
 "use strict";
-import { byId, quantity, swatch, text } from "./elements.js";
+import { byId, formatCount, quantity, swatch, text } from "./elements.js";
 import { choose, chosen, state } from "./state.js";
 
 // For each run by id: its element in the list, and the version and colours that the element shows.
@@ -29,7 +29,7 @@ function showStatus() {
   for (const row of rows) counts.set(row.state, (counts.get(row.state) ?? 0) + 1);
   const states = [...counts].map(([name, count]) => `${count} ${name}`).join(" · ");
   const progress = state.size - state.read > 1e6 ? ` · reading logs, ${quantity(state.read, "B")} of ${quantity(state.size, "B")}` : "";
-  const runs = rows.length ? `${state.folder} · ${rows.length} run${rows.length > 1 ? "s" : ""}: ${states}${progress}`
+  const runs = rows.length ? `${state.folder} · ${formatCount(rows.length, "run")}: ${states}${progress}`
     : state.searched ? `${state.folder} · no run yet. A run appears here when it starts.` : "Looking for runs …";
   const status = state.lost ? "The board does not answer. The page shows its last state." : runs;
   const dot = document.createElement("span");

@@ -143,10 +143,16 @@ def divide_samples(
         problem = f"they contain class {unknown[0]}, which has no training sample"
         raise InputError("test labels", problem, hint="add training samples of this class, or remove its test samples")
     # The partitioner Natural checks a stricter limit itself: the number of clients in the data.
-    if clients > len(labels_train) and not isinstance(partitioner, Natural):
-        expected = f"{len(labels_train)} at most, the number of training samples"
-        raise InputError("clients", got=clients, expected=expected, hint="use fewer clients or more data")
+    if not isinstance(partitioner, Natural):
+        refuse_empty_clients(clients, len(labels_train))
     return partitioner.deal(labels_train, labels_test, clients, np.random.default_rng(seed))
+
+
+def refuse_empty_clients(clients: int, samples: int) -> None:
+    """Raise InputError if there are more clients than training samples."""
+    if clients > samples:
+        expected = f"{samples} at most, the number of training samples"
+        raise InputError("clients", got=clients, expected=expected, hint="use fewer clients or more data")
 
 
 def _class_per_sample(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:

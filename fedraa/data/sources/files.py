@@ -20,6 +20,7 @@ from fedraa.data.sources.table_columns import (
     read_frames,
 )
 from fedraa.errors import InputError, first_line
+from fedraa.numbers import format_count
 from fedraa.reading.table_file import is_unnamed, list_names
 from fedraa.rng import generator
 
@@ -191,7 +192,7 @@ def read_npy(path: str, classes: int | None = None) -> FederatedDataset:
     for split, pair in rows.items():
         counts = [len(open_array(file)) for file in (pair.x, pair.y)]
         if counts[0] != counts[1]:
-            problem = f"it has {counts[1]} rows"
+            problem = f"it has {format_count(counts[1], 'row')}"
             raise InputError(f"y_{split}.npy", problem, expected=f"{counts[0]}, as x_{split}.npy has")
     train_owners, test_owners = (_read_owners(root / f"clients_{split}.npy") for split in rows)
     return FederatedDataset(root.resolve().name, rows["train"], rows["test"], classes, train_owners, test_owners)

@@ -12,6 +12,7 @@ from fedraa.data.precision import warn_lost_digits
 from fedraa.data.sources.written_numbers import begins_with_number, has_decimal_comma, is_date, is_missing, read_numbers
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, RunWarning
+from fedraa.numbers import format_count
 from fedraa.reading.table_file import NO_HEADER_HINT, TableFile, is_number, is_unnamed, list_names, open_table
 
 TARGETS = ("label", "target", "y", "class")
@@ -378,7 +379,7 @@ def _refuse_no_classes(table: Table, name: str, labels: Array) -> None:
     rows = len(table.frame)
     count = len(labels)
     if count == 1:
-        problem = f"it has only the value {labels[0].item()!r} in {rows} rows"
+        problem = f"it has only the value {labels[0].item()!r} in {format_count(rows, 'row')}"
         raise InputError(field, problem, expected="two classes or more", hint=other)
     if labels.dtype.kind == "U":
         if count > max(FREE_WORDS, rows // 2):

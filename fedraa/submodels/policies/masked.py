@@ -10,6 +10,7 @@ from pydantic import Field
 
 from fedraa.errors import InputError
 from fedraa.messages import Vector
+from fedraa.numbers import format_count
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment
@@ -99,7 +100,7 @@ class FourWay(SubmodelPolicy):
         inner = [names.issuperset(entry.tensor for entry in group.entries) for group in run.traced.groups]
         sizes = [group.size for group, is_inner in zip(run.traced.groups, inner, strict=True) if is_inner]
         if min(sizes, default=0) < self.parts:
-            problem = f"some layer of the blocks can be cut into only {min(sizes, default=0)} units"
+            problem = f"some layer of the blocks can be cut into only {format_count(min(sizes, default=0), 'unit')}"
             raise InputError("submodel", problem, got=self.parts, hint="set form to elements, or use fewer parts")
         split = _Last(
             lambda context: indices.deal_disjoint(run.traced, self.parts, generator(run.seed, "split", context.round))
@@ -118,7 +119,8 @@ class FourWay(SubmodelPolicy):
         whole = run.whole()
         blocks = find_removable_blocks(run.traced, run.example)
         if len(blocks) < self.parts:
-            problem = f"{type(run.traced.module).__name__} has {len(blocks)} blocks that a client can skip"
+            kind = type(run.traced.module).__name__
+            problem = f"{kind} has {format_count(len(blocks), 'block')} that a client can skip"
             expected = f"at least {self.parts}, the number of parts"
             raise InputError("submodel", problem, expected=expected, hint="set form to elements or units")
 

@@ -134,7 +134,8 @@ class RunContext:
         self.check_units()
         smallest = min(self.traced.groups, key=lambda group: group.size)
         if parts > smallest.size:
-            expected = f"{smallest.size} at most, because group {smallest.name!r} has only {smallest.size} units"
+            units = format_count(smallest.size, "unit")
+            expected = f"{smallest.size} at most, because group {smallest.name!r} has only {units}"
             raise InputError(field, problem, got=got, expected=expected)
 
 

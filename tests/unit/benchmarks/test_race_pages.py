@@ -137,7 +137,7 @@ def test_overview_compares_fed_quilt_defaults_with_the_best_other_tuned_method(t
     factor = math.exp(stats.t.ppf(0.975, 1) * abs(math.log(2.25 / 2.2)) / 2)
     assert cells[3] == f"{middle:.2f} [{middle / factor:.2f}, {middle * factor:.2f}]"
     assert cells[4:] == ["–", OURS]
-    assert "In 1 of 1 settings" in format_overview(tmp_path)
+    assert "In 1 of 1 setting " in format_overview(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_overview_corrects_for_the_number_of_settings(tmp_path: Path) -> None:
     """Two log ratios of 0.75 and 0.85 have t = 16 with one degree of freedom, so p = 2 / pi * atan(1 / 16) = 0.04."""
     runs = [*runs_of(OURS, 0.5, 0.4, part="untuned"), *runs_of("ist", 0.5 * math.exp(0.75), 0.4 * math.exp(0.85))]
     write_record(tmp_path / "race_A.runs.jsonl.gz", runs)
-    assert f"{OURS} is significantly faster in 1 settings" in format_overview(tmp_path)
+    assert f"{OURS} is significantly faster in 1 setting," in format_overview(tmp_path)
     write_record(tmp_path / "race_C.runs.jsonl.gz", runs)
     page = format_overview(tmp_path)
     assert f"{OURS} is significantly faster in 0 settings, and slower in 0" in page

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -10,8 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from actors.cluster import own_cluster
 from fedraa import Experiment
 from fedraa.cli.main import main
+from fedraa.engine import memory_check
 
 DIGITS = {"x_train": (40, 8), "x_test": (10, 8)}
 
@@ -43,6 +46,9 @@ BAD = {
     "negative compute speed": ("--compute=-1:0.5,3:0.5", ["compute", "-1", "above 0"]),
     "more fragments than neurons": ("--hidden 3 --fragments 5", ["ratios", "3 units", "fewer"]),
     "empty client": ("--clients 2000", ["clients", "2000", "1437", "fewer clients"]),
+    "clients without end": ("--clients 1000000000000", ["clients", "1437"]),
+    "neurons without end": ("--hidden 4611686018427387904", ["hidden", "4611686018427387904", "memory"]),
+    "threads without end": ("--threads-per-worker 4611686018427387904", ["threads_per_worker", "1024"]),
     "no such npz": ("--dataset none.npz", ["dataset", "none.npz", "no such file"]),
     "unreadable npz": ("--dataset garbage.npz", ["dataset", "garbage.npz", "numpy.savez"]),
     "malformed npz": ("--dataset missing.npz", ["dataset", "missing.npz", "y_train, x_test, y_test"]),
@@ -96,6 +102,15 @@ def test_bad_input_exits_with_one_error_line_and_writes_nothing(
     assert tree(work_folder) == before
 
 
+def test_workers_beyond_the_memory_are_refused_before_ray_starts(
+    monkeypatch: pytest.MonkeyPatch, work_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(own_cluster, "prestart_cluster", lambda cpus: pytest.fail(f"Ray starts with {cpus} CPUs"))
+    monkeypatch.setattr(memory_check, "free_memory", lambda: 10.0 * memory_check.PROCESS_BYTES)
+    assert main(["run", "--workers", "1000000000000"]) == 2
+    assert capsys.readouterr().err.startswith("fedraa: workers: got 1000000000000; ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "start"),
     [
@@ -123,6 +138,17 @@ def test_a_run_prints_a_table_and_writes_its_directory(work_folder: Path, capsys
     assert "first" in out
     written = {"config.json", "events.jsonl", "evals.csv", "model.pt", "summary.json"}
     assert written <= {path.name for path in (work_folder / "first").iterdir()}
+
+
+def test_times_of_physical_devices_have_their_unit(work_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = "--method fedavg --rounds 1 --clients 2 --compute 1e9:1 --units physical --engine local"
+    assert main(["plan", *flags.split()]) == 0
+    plan = capsys.readouterr().out
+    assert main(["run", *flags.split(), "--out", "physical"]) == 0
+    time = json.loads((work_folder / "physical" / "summary.json").read_text())["time"]
+    assert f" {time:.4g} s " in capsys.readouterr().out
+    assert "cost of a task in s" in plan
+    assert re.search(r"expected +1 round of [0-9.]+ s in time [0-9.]+ s", plan)
 
 
 def test_a_quiet_run_prints_nothing(work_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

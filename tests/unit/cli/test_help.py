@@ -6,7 +6,7 @@ import pytest
 
 import fedraa
 from fedraa.cli.flags import OWN, POSITIONAL, list_flags
-from fedraa.cli.help import EVERYDAY, FURTHER
+from fedraa.cli.help import EVERYDAY, FURTHER, usage_of
 from fedraa.cli.main import COMMAND_GROUPS, COMMANDS, main
 
 # The sections with options that are not everyday options.
@@ -110,7 +110,22 @@ def test_every_flag_has_one_sentence_with_its_default(name: str, capsys: pytest.
         if flag.group != POSITIONAL:
             assert bool(flag.default) != bool(re.search(r"\((?:default: .+|required)\)\.$", flag.text)), flag.name
     positional = [flag.name for flag in list_flags(COMMANDS[name]) if flag.group == POSITIONAL]
-    assert f"usage: fedraa {' '.join([name, *positional])} [options]" in shown
+    usage = shown.splitlines()[0].split()
+    assert [word.strip("[]") for word in usage[:3]] == ["usage:", "fedraa", name]
+    assert [word.strip("[]") for word in usage[3:] if word != "[options]"] == positional
+
+
+@pytest.mark.parametrize(
+    ("name", "usage"),
+    [
+        ("run", "fedraa run [options]"),
+        ("replay", "fedraa replay RUN"),
+        ("methods", "fedraa methods [NAMES] [options]"),
+        ("board", "fedraa board [FOLDER] [options]"),
+    ],
+)
+def test_usage_has_brackets_around_optional_words(name: str, usage: str) -> None:
+    assert usage_of(name, list_flags(COMMANDS[name])) == usage
 
 
 def test_check_command_takes_a_component_and_two_options() -> None:

@@ -65,3 +65,8 @@ def test_methods_lists_a_module_whose_rule_is_no_dataclass(tmp_path, monkeypatch
     assert main(["methods", "listed_rule", "--json"]) == 0
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["listed_rule:FADING"]["update"] == {"kind": "Fading"}
+
+
+def test_methods_refuses_a_module_without_methods_and_components(capsys):
+    assert main(["methods", "json"]) == 2
+    assert capsys.readouterr().err.startswith("fedraa: names: got 'json'; ")

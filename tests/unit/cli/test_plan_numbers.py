@@ -1,8 +1,10 @@
 """Numbers in the tables of a plan: classes of devices, the server's memory and the concentration of labels."""
 
 import numpy as np
+import pytest
 
 from fedraa import Experiment
+from fedraa.cli.main import main
 from fedraa.cli.plan import device_classes, server_bytes
 from fedraa.cli.plan_data import label_concentration
 from fedraa.devices.fleet import Fleet
@@ -33,3 +35,11 @@ def test_label_concentration_is_the_sum_of_squared_shares() -> None:
     """1/2, 1/2, 0 give 1/2; one label gives 1; 1/4, 1/4, 1/2 give 3/8; no samples give 0."""
     counts = np.array([[2, 2, 0], [0, 0, 7], [1, 1, 2], [0, 0, 0]])
     assert label_concentration(counts).tolist() == [0.5, 1.0, 0.375, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "count"), [("--method fedavg --rounds 1", "1 round of"), ("--updates 1", "1 update in")]
+)
+def test_plan_of_one_step_has_the_singular(flags: str, count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *flags.split()]) == 0
+    assert f"expected       {count} " in capsys.readouterr().out

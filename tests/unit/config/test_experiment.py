@@ -143,6 +143,15 @@ def test_experiment_is_frozen() -> None:
         Experiment().seed = 3  # type: ignore[misc]
 
 
+def test_experiment_with_an_object_without_a_hash_can_be_in_a_set() -> None:
+    metric: list[float] = []
+    experiments = [
+        Experiment(metrics=(metric,), override={"local.clip": 1, "update.staleness": metric}, lr=lr)
+        for lr in (0.1, 0.1, 0.2)
+    ]
+    assert len(set(experiments)) == 2
+
+
 def test_experiment_from_json_equals_the_original() -> None:
     experiment = Experiment(ratios=(0.25, 0.75), out="runs/x", target_accuracy=0.9)
     assert Experiment(**json.loads(json.dumps(experiment.model_dump(mode="json")))) == experiment

@@ -3,9 +3,11 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from refusals import refuses
 
+import fedraa as fl
 from fedraa.config.experiment import Experiment
 from fedraa.engine import memory_check
 from fedraa.engine.build import build_run
@@ -55,6 +57,14 @@ def test_too_many_workers_for_the_gpu_names_the_number_that_fits() -> None:
         check_memory(spec, Free(1e12, 1e9))
     with refuses("workers", "--device cpu", got=4):
         check_memory(spec, Free(1e12, GPU_CONTEXT_BYTES / 2))
+
+
+def test_generated_clients_beyond_the_memory_are_refused_before_their_arrays_are_made() -> None:
+    samples = np.zeros((4, 2), np.float32), np.arange(4) % 2
+    data = fl.FederatedDataset("made", lambda client: samples, samples, classes=2, sizes=4)
+    # A device has five numbers of eight bytes.
+    with refuses("clients", "40 TB", got=10**12):
+        build_run(Experiment(clients=10**12), dataset=data)
 
 
 @pytest.mark.parametrize("engine", ["local", "ray"])

@@ -1,5 +1,6 @@
 """The reader of tables: its memory, and the tables of options such as `--compute`."""
 
+import csv
 import tracemalloc
 from pathlib import Path
 
@@ -59,3 +60,11 @@ def test_error_of_a_table_names_the_option_the_file_and_the_line(text: str | Non
         write(tmp_path, text)
     with refuses(f"compute: {path}{line}"):
         read_frame("compute", path)
+
+
+def test_long_field_is_read_and_the_limit_of_other_readers_stays(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    text = "a" * (limit + 1)
+    file = open_table(write(tmp_path, f"label,text\n0,{text}\n1,b\n"))
+    assert file.texts(["text"])["text"].tolist() == [text, "b"]
+    assert csv.field_size_limit() == limit

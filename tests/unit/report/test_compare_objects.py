@@ -84,6 +84,11 @@ def test_compare_takes_methods_components_and_functions_as_objects(tmp_path: Pat
         ([], (0,), "^methods: "),
         (None, (0,), "^methods: .*None"),
         ([fl.method("fedavg"), "fedavg"], (0,), r"^methods: .*replace\(method, name="),
+        (
+            [dataclasses.replace(fl.method("fedavg"), name=name) for name in ("my method", "my/method")],
+            (0,),
+            "^methods: 'my method' and 'my/method' .*my-method",
+        ),
         ([mine()], (0,), r"^method: .*a Dataset 'mine'"),
         (["fed-raa"], (0,), "^model: .*Branching.*fedavg"),
     ],

@@ -222,6 +222,7 @@ def test_method_with_only_failed_trials_is_refused(faked: list[Attempt], tmp_pat
         ({"methods": []}, "^methods: "),
         ({"methods": ["fedmagic"]}, "^method: .*'fedmagic'"),
         ({"trials": 0}, "^trials: .*0"),
+        ({"trials": 2**62}, "^trials: .*1000000"),
         ({"jobs": 1.5}, "^jobs: .*1.5"),
         ({"space": {"mixing": "0.1:0.9"}}, "^space: mixing .*fedavg, fedprox"),
         ({"space": {"momentum": [0.5, 1.5]}}, "^momentum: .*1.5"),
