@@ -185,17 +185,11 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
         raise InputError("personal_layers", reason, got=", ".join(layers), hint="leave it out")
 
 
-def _has_plain_loss(objective: Objective) -> bool:
-    """Return True if the training loss of the objective is the mean cross-entropy of one output."""
-    parts = ("losses", "counted", "loss", "training_loss")
-    is_plain = all(getattr(type(objective), part) is getattr(Classification, part) for part in parts)
-    return is_plain and not objective.auxiliary
-
-
 def check_objective(name: str, method: Method, objective: Objective, *, vmap_batch: int) -> None:
     """Raise InputError if the method or `vmap_batch` needs class labels that the objective does not have."""
     if objective.classifies:
-        if vmap_batch > 1 and not _has_plain_loss(objective):
+        is_plain = isinstance(objective, Classification) and objective.is_cross_entropy and not objective.auxiliary
+        if vmap_batch > 1 and not is_plain:
             problem = (
                 f"a batched computation has only the cross-entropy of one output, not the loss of {objective.name}"
             )

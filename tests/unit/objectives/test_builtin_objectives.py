@@ -1,5 +1,6 @@
 """Each built-in objective against NumPy: loss, gradient, and metrics from sums over unequal batches."""
 
+from collections.abc import Mapping
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -267,3 +268,18 @@ def test_losses_of_a_subclass_of_classification_are_trained_and_summed() -> None
     outputs, targets = torch.from_numpy(z), torch.from_numpy(y)
     assert float(Focal().training_loss(outputs, outputs, targets)) == pytest.approx(expected.mean())
     assert Focal().summed_loss(outputs, targets) == pytest.approx(expected.sum())
+
+
+class Counting(Classification):
+    """Classification with the number of samples as a metric."""
+
+    def measured(self, outputs: torch.Tensor, targets: torch.Tensor) -> Mapping[str, torch.Tensor]:
+        return {**super().measured(outputs, targets), "samples": torch.ones(len(targets))}
+
+
+def test_subclass_with_another_metric_computes_the_same_loss() -> None:
+    """A subclass that keeps the losses is trained with the mean cross-entropy of one call."""
+    outputs = torch.from_numpy(RNG.normal(size=(1001, 10)).astype(np.float32))
+    targets = torch.from_numpy(RNG.integers(0, 10, 1001))
+    assert Counting().loss(outputs, targets) == Classification().loss(outputs, targets)
+    assert Counting().loss(outputs, targets) != Counting().losses(outputs, targets).mean()
