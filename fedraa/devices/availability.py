@@ -1,8 +1,9 @@
 """The availability of devices over time, and its effect on the end times of tasks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +32,11 @@ class Availability:
     spans: dict[int, Spans]
     period: float | None = None
     periods: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def leaving(self) -> list[int]:
+        """The clients whose spans do not repeat: they are never available after their last span."""
+        return [client for client in self.spans if self.periods.get(client, self.period) is None]
 
     def finish(self, client: int, start: float, work: float) -> float:
         """Return the end time of a task; infinity if the device is never available for long enough.
@@ -110,6 +116,8 @@ class Daily:
     share: float
     period: float
     seed: int
+
+    leaving: ClassVar[Sequence[int]] = ()
 
     def finish(self, client: int, start: float, work: float) -> float:
         """Return the end time of a task.
