@@ -26,6 +26,7 @@ from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.dispatch import Dispatch
+from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, needs_observations
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import Floats
@@ -34,6 +35,7 @@ from fedraa.replay.logged_selector import LoggedSelector
 from fedraa.replay.resolved import Described, Resolved
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
+from fedraa.selection.simple import Uniform
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.partial_work import Deadline, RoundEnd, cut_task
@@ -151,6 +153,17 @@ class Rules:
         return (self.scheduled or self.whole) and self.table_known and not may_set_traffic(aggregator)
 
     @property
+    def choices_known(self) -> bool:
+        """True if a replay can choose the clients: the selection is built-in, and no cost that it uses is unknown."""
+        schedule = self.method["schedule"]
+        if self.is_custom("schedule", "participation") or self.is_custom("schedule", "next_client"):
+            return False
+        if "participation" in schedule:
+            return self.table_known or not needs_observations(PARTICIPATION.resolve(schedule["participation"]))
+        selection = NEXT_CLIENT.resolve(schedule.get("next_client", "uniform"))
+        return self.table_known or isinstance(selection, Uniform)
+
+    @property
     def _download_compressor(self) -> Any:
         return self.method["schedule"].get("download_compressor", "none")
 
@@ -262,12 +275,12 @@ class Rules:
         }
         selector: ClientSelector | None
         routing = None
-        if self.is_custom("schedule", "next_client"):
-            selector = LoggedSelector(self.directory, self.clients)
-        else:
+        if self.choices_known:
             next_client = self.method["schedule"].get("next_client", "uniform")
             selector = make_async_selector(next_client, self._client_facts, **choice)
             routing = make_routing(next_client, self._client_facts, **choice)
+        else:
+            selector = LoggedSelector(self.directory, self.clients)
         ledger = AsyncLedger(
             bad_clients=self.bad_clients(),
             fragments=len(self.resolved.fragments),
@@ -331,14 +344,14 @@ class Rules:
         return factors
 
     def _round_selector(self) -> ClientSelector:
-        """Return the selector of clients for rounds. The choices of a custom selector are read from the log."""
+        """Return the selector of clients for rounds. Choices that a replay cannot compute are read from the log."""
         policy = self.method["submodel"]
         single_client_rounds = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:
             single_client_rounds = policy["initial"]
         if self.is_custom("schedule", "participation"):
             return LoggedSelector(self.directory, self.clients)
-        return make_round_selector(
+        selector = make_round_selector(
             self.method["schedule"].get("participation", "all"),
             self._client_facts,
             clients=self.clients,
@@ -346,6 +359,9 @@ class Rules:
             over_selection=self.method["schedule"].get("over_selection", 1.0),
             single_client_rounds=single_client_rounds,
         )
+        if self.choices_known:
+            return selector
+        return LoggedSelector(self.directory, self.clients, selector.needed)
 
     @cached_property
     def deadline(self) -> Deadline | None:
