@@ -148,8 +148,8 @@ register(
             "turned towards m in each tensor."
         ),
         when=(
-            "Few clients with long tasks and very different speeds, as in the training of language models. With unequal "
-            "data, set `update.rho` to 1/sqrt(number of clients)."
+            "Few clients with long tasks and very different speeds, as in the training of language models. With "
+            "unequal data, set `update.rho` to 1/sqrt(number of clients)."
         ),
         local=PLAIN_SGD,
         update=HeLoCo(),
