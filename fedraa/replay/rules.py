@@ -21,6 +21,7 @@ from fedraa.devices.costs import CostModel, CostSettings, Widths
 from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet
 from fedraa.devices.link_traces import restore_links
+from fedraa.devices.modelled_cost import ModelledCost
 from fedraa.errors import InputError, locate_error
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
@@ -59,19 +60,17 @@ class TaskCosts:
     """The costs of a task.
 
     Attributes:
-        cost: Duration before jitter, in time units.
+        modelled: The duration, the energy, and the times of the training.
         down: Bytes that the client receives.
         up: Bytes that the client sends.
         flops: Training FLOPs.
-        energy: Joules; None if the devices have no watts.
         cut_at: The number of local steps, if the task must stop early because of a deadline; otherwise None.
     """
 
-    cost: float
+    modelled: ModelledCost
     down: int
     up: int
     flops: float
-    energy: float | None = None
     cut_at: int | None = None
 
 
@@ -235,8 +234,8 @@ class Rules:
         up += crossing
         down = 0 if decision.resent else down + crossing
         steps = cut_task(end, self.costs, widths, decision, now, (down, up))
-        duration, energy = self.costs.cost(widths, client, down, up, now, steps)
-        return TaskCosts(duration, down, up, self.costs.flops(widths, client, steps), energy, steps)
+        modelled = self.costs.cost(widths, client, down, up, now, steps)
+        return TaskCosts(modelled, down, up, self.costs.flops(widths, client, steps), steps)
 
     def is_custom(self, axis: str, field: str) -> bool:
         """Return True if a field of the method, such as `schedule` and `scheduler`, is a custom component."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedraa.client.compression import wire_bytes
 from fedraa.components.state import Stateful
+from fedraa.devices.availability import Timing
 from fedraa.devices.costs import FLOAT32_BYTES, CostModel
 from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
@@ -46,6 +47,7 @@ class TaskTable(Stateful):
         costs: The costs of tasks.
         record: Writes an event to the log.
         rates: The local learning rates.
+        timing: The timing model, which gives the duration of each task.
         client_states: The values that clients keep between their tasks.
         shared: Mask [d] of the coordinates that clients send; None for all.
     """
@@ -67,6 +69,7 @@ class TaskTable(Stateful):
         costs: CostModel,
         record: Record,
         rates: LocalRates,
+        timing: Timing,
         *,
         client_states: ClientStates | None = None,
         shared: Mask | None = None,
@@ -85,6 +88,7 @@ class TaskTable(Stateful):
         self.costs = costs
         self._record = record
         self._rates = rates
+        self._timing = timing
         self.client_states = client_states or ClientStates((), np.zeros(0, np.float32), len(sizes))
         """The values that clients keep between their tasks."""
         self._shared = shared
@@ -216,18 +220,31 @@ class TaskTable(Stateful):
             self.quarantined[task.client] = error
         self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, error=error, action=action)
 
-    def lose(self, number: int, reason: str, now: float) -> None:
+    def lose(
+        self,
+        number: int,
+        reason: str,
+        now: float,
+        *,
+        extra_buffers: Sequence[ExtraBuffers],
+        traffic_sizes: tuple[int, int] | None,
+    ) -> None:
         """Log a task that was too late for its round, and remove it from the tasks in flight.
 
-        Its cost still counts: the client received the model and trained for a part of the modelled duration.
+        The FLOPs of the finished part of its training still count.
 
         Args:
             number: The number of the task.
             reason: `count` if the round had enough updates, `deadline` if it closed at its deadline.
             now: Time on the run's clock.
+            extra_buffers: As in the task's `dispatch`.
+            traffic_sizes: As in the task's `dispatch`.
         """
         flight = self.in_flight.pop(number)
         task = flight.task
+        down, up = self._count_bytes(flight.assignment, task.client, extra_buffers, traffic_sizes)
+        cost = self.costs.cost(task.widths, task.client, down, up, flight.left, task.cut_at, flight.assignment.work)
+        finished = self._timing.finished_cost(task.client, task.turn, flight.left, now)
         self.lost.append(number)
         self._record(
             "lost",
@@ -236,7 +253,7 @@ class TaskTable(Stateful):
             client=task.client,
             fragment=task.fragment,
             reason=reason,
-            flops=lost_flops(self.count_flops(flight), task.cost, now - flight.left),
+            flops=self.count_flops(flight) * cost.trained_share(finished),
         )
 
     def count_flops(self, flight: InFlightTask) -> float:
@@ -318,20 +335,6 @@ class TaskTable(Stateful):
         """Return a restored task with the client's kept state, which a checkpoint holds in `client_states`."""
         kept = self.client_states.send(flight.task.client, flight.assignment)
         return replace(flight, task=replace(flight.task, extras={**flight.task.extras, **kept}))
-
-
-def lost_flops(flops: float, cost: float, elapsed: float) -> float:
-    """Return an estimate of the FLOPs that a client has spent on a lost task.
-
-    They grow evenly over the whole duration of the task. With slow links, the estimate is too high at first, because
-    the client trains only after it has received the model.
-
-    Args:
-        flops: The FLOPs of the task.
-        cost: The modelled duration of the task.
-        elapsed: Time since the task was sent.
-    """
-    return flops * min(1.0, elapsed / cost)
 
 
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
