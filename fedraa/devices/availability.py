@@ -35,7 +35,7 @@ class Availability:
 
     @property
     def leaving(self) -> list[int]:
-        """The clients whose spans do not repeat: they are never available after their last span."""
+        """The clients that are never available after their last span, because their spans do not repeat."""
         return [client for client in self.spans if self.periods.get(client, self.period) is None]
 
     def finish(self, client: int, start: float, work: float) -> float:

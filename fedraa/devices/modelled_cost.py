@@ -17,11 +17,17 @@ class ModelledCost(NamedTuple):
     energy: float | None
     training: tuple[float, float]
 
-    def trained_share(self, elapsed: float) -> float:
-        """Return the share of the training that is finished at the time `elapsed` after the start of the task."""
-        begin, end = self.training
-        if elapsed >= end:
-            return 1.0
-        if elapsed <= begin:
-            return 0.0
-        return (elapsed - begin) / (end - begin)
+
+def trained_share(training: tuple[float, float], elapsed: float) -> float:
+    """Return the finished share of a task's training.
+
+    Args:
+        training: The times at which the training begins and ends, as in ModelledCost.
+        elapsed: The time after the start of the task.
+    """
+    begin, end = training
+    if elapsed >= end:
+        return 1.0
+    if elapsed <= begin:
+        return 0.0
+    return (elapsed - begin) / (end - begin)

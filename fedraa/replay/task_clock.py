@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fedraa.devices.modelled_cost import trained_share
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.due_queue import DueQueue
 from fedraa.ledger.task_ledger import TaskLedger
@@ -149,7 +150,7 @@ class TaskClock:
         if task.costs is not None:
             decision = task.decision
             finished = self._rules.timing.finished_cost(decision.client, decision.turn, task.started, self.now)
-            line.expect_value("flops", task.costs.flops * task.costs.modelled.trained_share(finished))
+            line.expect_value("flops", task.costs.flops * trained_share(task.costs.modelled.training, finished))
         self._due.discard(task.decision.task)
         return task
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -163,7 +163,8 @@ class RoundServer(Stateful):
             assignment,
             self._cut_snapshot(assignment.submodel),
             extras=extras,
-            **self._traffic(client, assignment),
+            extra_buffers=[follower.extra_buffers for follower in self._followers],
+            traffic_sizes=self._aggregator.traffic_sizes(client, assignment),
             asks=self._auxiliary.asks + self._sampler.asks,
         )
 
@@ -271,18 +272,11 @@ class RoundServer(Stateful):
             if self._paces is not None and reason == "deadline":
                 self._paces.record_lost(flight.task.client, self.task_table.count_flops(flight), elapsed)
             self.ledger.lose(number, elapsed)
-            self.task_table.lose(number, reason, now, **self._traffic(flight.task.client, flight.assignment))
+            self.task_table.lose(number, reason, now)
         self._apply_round(now)
         self.ledger.close_round()
         self._reset_round()
         return self.ledger.begin_round(now)
-
-    def _traffic(self, client: int, assignment: Assignment) -> dict[str, Any]:
-        """Return the arguments of the task table that determine the bytes of a task."""
-        return {
-            "extra_buffers": [follower.extra_buffers for follower in self._followers],
-            "traffic_sizes": self._aggregator.traffic_sizes(client, assignment),
-        }
 
     def _reset_round(self) -> None:
         """Clear the sums of a round, and the snapshots of the model that its clients received."""

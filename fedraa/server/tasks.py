@@ -11,6 +11,7 @@ from fedraa.client.compression import wire_bytes
 from fedraa.components.state import Stateful
 from fedraa.devices.availability import Timing
 from fedraa.devices.costs import FLOAT32_BYTES, CostModel
+from fedraa.devices.modelled_cost import trained_share
 from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, Mask, SharedBuffer, State, Task, Update, Vector
@@ -32,11 +33,17 @@ class Record(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InFlightTask:
-    """A task in flight and its submodel. `left` is the time at which the server sent the task."""
+    """A task in flight and its submodel.
+
+    Attributes:
+        left: The time at which the server sent the task.
+        training: The times after `left` at which the client begins and ends its training, before jitter.
+    """
 
     task: Task
     assignment: Assignment
     left: float
+    training: tuple[float, float]
 
 
 class TaskTable(Stateful):
@@ -168,7 +175,7 @@ class TaskTable(Stateful):
             bytes_down=down,
             **{name: value for name, value in details.items() if value is not None},
         )
-        self.in_flight[task.id] = InFlightTask(task, assignment, now)
+        self.in_flight[task.id] = InFlightTask(task, assignment, now, cost.training)
         return task
 
     def commit(self, update: Update, done: Committed, weight: float, now: float, **optional: float) -> None:
@@ -220,15 +227,7 @@ class TaskTable(Stateful):
             self.quarantined[task.client] = error
         self._record("drop", now, task=task.id, client=task.client, fragment=task.fragment, error=error, action=action)
 
-    def lose(
-        self,
-        number: int,
-        reason: str,
-        now: float,
-        *,
-        extra_buffers: Sequence[ExtraBuffers],
-        traffic_sizes: tuple[int, int] | None,
-    ) -> None:
+    def lose(self, number: int, reason: str, now: float) -> None:
         """Log a task that was too late for its round, and remove it from the tasks in flight.
 
         The FLOPs of the finished part of its training still count.
@@ -237,13 +236,9 @@ class TaskTable(Stateful):
             number: The number of the task.
             reason: `count` if the round had enough updates, `deadline` if it closed at its deadline.
             now: Time on the run's clock.
-            extra_buffers: As in the task's `dispatch`.
-            traffic_sizes: As in the task's `dispatch`.
         """
         flight = self.in_flight.pop(number)
         task = flight.task
-        down, up = self._count_bytes(flight.assignment, task.client, extra_buffers, traffic_sizes)
-        cost = self.costs.cost(task.widths, task.client, down, up, flight.left, task.cut_at, flight.assignment.work)
         finished = self._timing.finished_cost(task.client, task.turn, flight.left, now)
         self.lost.append(number)
         self._record(
@@ -253,7 +248,7 @@ class TaskTable(Stateful):
             client=task.client,
             fragment=task.fragment,
             reason=reason,
-            flops=self.count_flops(flight) * cost.trained_share(finished),
+            flops=self.count_flops(flight) * trained_share(flight.training, finished),
         )
 
     def count_flops(self, flight: InFlightTask) -> float:
@@ -348,6 +343,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
     return {
         "assignment": flight.assignment.state(),
         "left": flight.left,
+        "training": flight.training,
         "params": task.params if params is None else params,
         "lr": task.lr,
         "cost": task.cost,
@@ -373,7 +369,9 @@ def restored_flights(
     ]
     tasks = shared_again(tasks, lambda task: SharedBuffer(task.params)) if send is None else send(tasks)
     flights = zip(tasks, assignments, states, strict=True)
-    return [InFlightTask(task, assignment, state["left"]) for task, assignment, state in flights]
+    return [
+        InFlightTask(task, assignment, state["left"], tuple(state["training"])) for task, assignment, state in flights
+    ]
 
 
 def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> Task:
