@@ -123,12 +123,12 @@ def make_task_cost(spec: RunSpec, clients: Ints, totals: Totals | None = None) -
         # A client that continues from its own weights downloads nothing.
         if task.resent:
             down = 0
-        duration, energy = costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)
+        modelled = costs.cost(shapes[task.fragment], int(clients[task.client]), down, up, now)
         if totals is not None:
             totals.down += down
-            if energy is not None:
-                totals.energy = (totals.energy or 0.0) + energy
-        return duration
+            if modelled.energy is not None:
+                totals.energy = (totals.energy or 0.0) + modelled.energy
+        return modelled.duration
 
     return dispatch_cost
 

@@ -104,6 +104,10 @@ class FlatModule:
         """
         return call_custom("objective", self._objective, self._objective.training_loss, result, outputs, labels)
 
+    def output_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of the objective for one output, such as the logits of an early exit."""
+        return call_custom("objective", self._objective, self._objective.loss, outputs, labels)
+
     def backward(self, loss: Tensor) -> None:
         """Compute the gradient of the loss and store it in the buffer `gradient`."""
         if is_large(len(self.weights), self.weights.device):

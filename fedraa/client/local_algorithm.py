@@ -93,6 +93,9 @@ class LocalRun(Protocol):
         The next call overwrites the gradient. An algorithm that calls this method must set `needs_whole_gradient`.
         """
 
+    def output_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the mean loss of the objective for one output of the module, such as the logits of an early exit."""
+
     def record_loss(self, loss: Tensor) -> None:
         """Add the loss of a minibatch to the training loss of the task. `step` does this itself."""
 

@@ -120,6 +120,9 @@ class TaskRun:
     def forward(self, weights: Tensor, inputs: Any) -> None:
         self._model.forward_with(weights, map_tree(Tensor.clone, inputs))
 
+    def output_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self._model.output_loss(outputs, labels)
+
     def record_loss(self, loss: Tensor) -> None:
         self.total += loss
 

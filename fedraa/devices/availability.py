@@ -1,8 +1,9 @@
 """The availability of devices over time, and its effect on the end times of tasks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,6 +32,11 @@ class Availability:
     spans: dict[int, Spans]
     period: float | None = None
     periods: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def leaving(self) -> list[int]:
+        """The clients that are never available after their last span, because their spans do not repeat."""
+        return [client for client in self.spans if self.periods.get(client, self.period) is None]
 
     def finish(self, client: int, start: float, work: float) -> float:
         """Return the end time of a task; infinity if the device is never available for long enough.
@@ -66,6 +72,22 @@ class Availability:
             return float("inf")
         # The task fits into this period. The rest of its work is only a rounding error.
         return base + spans[-1][1]
+
+    def available_time(self, client: int, start: float, end: float) -> float:
+        """Return for how long the device is available between two times."""
+        spans = self.spans.get(client)
+        if spans is None:
+            return end - start
+        period = self.periods.get(client, self.period)
+        whole = sum(until - begin for begin, until in spans)
+
+        def available_until(time: float) -> float:
+            cycles = 0.0
+            if period is not None:
+                cycles, time = divmod(time, period)
+            return cycles * whole + sum(max(0.0, min(until, time) - begin) for begin, until in spans)
+
+        return available_until(end) - available_until(start)
 
     def find_start(self, client: int, now: float) -> float:
         """Return the first time from `now` on at which the device is available; infinity if there is none."""
@@ -111,6 +133,8 @@ class Daily:
     period: float
     seed: int
 
+    leaving: ClassVar[Sequence[int]] = ()
+
     def finish(self, client: int, start: float, work: float) -> float:
         """Return the end time of a task.
 
@@ -130,6 +154,13 @@ class Daily:
         if last == 0:
             whole, last = whole - 1, length
         return begin + left + (self.period - length) + whole * self.period + last
+
+    def available_time(self, client: int, start: float, end: float) -> float:
+        """Return for how long the device is available between two times."""
+        length = self.share * self.period
+        since = self._since_start(client, start)
+        cycles, last = divmod(since + end - start, self.period)
+        return cycles * length + min(last, length) - min(since, length)
 
     def find_start(self, client: int, now: float) -> float:
         """Return the first time from `now` on at which the device is available."""
@@ -183,13 +214,30 @@ class Timing:
             now: The time at which the server sends the task.
             cost: The mean duration.
         """
-        factor = 1.0
-        if self.jitter:
-            factor = float(generator(self.seed, "jitter", client, turn).uniform(1 - self.jitter, 1 + self.jitter))
-        work = cost * factor
+        work = cost * self._jitter_factor(client, turn)
         if self.availability is None:
             return now + work
         return self.availability.finish(client, now, work)
+
+    def finished_cost(self, client: int, turn: int, start: float, now: float) -> float:
+        """Return the part of a task's cost that its device has finished at the time `now`.
+
+        Args:
+            client: The client.
+            turn: The number of earlier tasks of the client.
+            start: The time at which the server sent the task.
+            now: A later time.
+        """
+        work = now - start
+        if self.availability is not None:
+            work = self.availability.available_time(client, start, now)
+        return work / self._jitter_factor(client, turn)
+
+    def _jitter_factor(self, client: int, turn: int) -> float:
+        """Return the ratio of a task's duration to its cost."""
+        if not self.jitter:
+            return 1.0
+        return float(generator(self.seed, "jitter", client, turn).uniform(1 - self.jitter, 1 + self.jitter))
 
 
 def read_availability(path: Path, clients: int, period: float | None, seed: int = 0) -> Availability | Daily:

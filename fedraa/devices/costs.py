@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ from fedraa.client.local_training import LocalTraining
 from fedraa.client.split import SplitCosts
 from fedraa.components.state import Stateful
 from fedraa.devices.fleet import REFERENCE_EPOCHS, Fleet, Load
+from fedraa.devices.modelled_cost import ModelledCost
 from fedraa.messages import ExtraBuffers, Floats
 from fedraa.submodels.cost import Cost
 
@@ -51,18 +52,6 @@ class CostSettings:
     download: object = "none"
     label_overlap: float = 1.0
     extra_buffers: ExtraBuffers = field(default_factory=ExtraBuffers)
-
-
-class ModelledCost(NamedTuple):
-    """The modelled cost of one task, before jitter.
-
-    Attributes:
-        duration: The duration on the run's clock.
-        energy: The joules of the modelled device, even on the wall clock; None if no power is known.
-    """
-
-    duration: float
-    energy: float | None
 
 
 def training_time(duration: float, cost: float, waited: float) -> float:
@@ -180,7 +169,13 @@ class CostModel(Stateful):
         start = None if now is None else now / self._unit
         load = self.load(widths, passed, down, up)
         times = self.fleet.times(load, client, start, float(self._server_time(passed)))
-        return ModelledCost(times.total * self._unit, self.fleet.energy(times, client))
+        begin = times.latency + times.down
+        end = begin + times.train
+        if self._stem is not None:
+            begin = times.latency
+            end = times.total
+        training = (begin * self._unit, end * self._unit)
+        return ModelledCost(times.total * self._unit, self.fleet.energy(times, client), training)
 
     def _work_share(self, cost: Cost) -> float:
         """Return the work of training a submodel as a share of the work of training the full model.

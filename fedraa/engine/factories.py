@@ -93,6 +93,7 @@ def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:
         make_cost_model(spec),
         record,
         LocalRates(local.lr_schedule, base_rate, _count_at_work(spec), spec.experiment.client_count),
+        spec.timing,
         client_states=ClientStates(spec.kept_buffers, spec.params, spec.experiment.client_count),
         shared=spec.shared,
     )

@@ -23,6 +23,7 @@ from fedraa.messages import KEPT_PREFIX
 from fedraa.methods.depthfl import FirstBlocks
 from fedraa.models.exits import EarlyExits
 from fedraa.models.statistics import has_statistics
+from fedraa.numbers import format_count
 from fedraa.privacy.privacy import refuse_missing_library
 from fedraa.rundir.failures import name_clients
 from fedraa.server.async_rule import factor_at
@@ -62,8 +63,7 @@ def check_runnable(spec: RunSpec) -> None:
     if spec.method.update.needs_all_clients and spec.at_a_time < spec.experiment.client_count:
         problem = f"{spec.experiment.method} waits for every one of the {spec.experiment.client_count} clients"
         raise InputError("concurrency", problem, got=spec.at_a_time, hint="leave it out")
-    if spec.method.update.needs_all_clients or is_routing(getattr(spec.method.schedule, "next_client", "uniform")):
-        _check_all_return(spec)
+    _check_return(spec)
     memory_check.check_memory(spec)
     staleness = getattr(spec.method.update, "staleness", None)
     if staleness is not None:
@@ -135,16 +135,32 @@ def _check_offline(costs: Costs) -> None:
             raise InputError("scheduler", problem, got="offline", hint=hint)
 
 
-def _check_all_return(spec: RunSpec) -> None:
-    """Raise InputError if the method waits for all clients, but some may never return an update."""
+def _check_return(spec: RunSpec) -> None:
+    """Raise InputError if the server may wait for ever for updates, or if all updates are too few for a step."""
+    update = spec.method.update
+    clients = spec.experiment.client_count
+    waits_for_all = update.needs_all_clients or is_routing(getattr(spec.method.schedule, "next_client", "uniform"))
+    is_robust = spec.method.aggregator is not None and update.asynchronous
+    awaited = 0
+    if waits_for_all:
+        awaited = clients
+    elif is_robust:
+        awaited = min(clients, update.per_step)
     availability = spec.timing.availability
-    if availability is not None and availability.period is None:
-        problem = f"without a period the trace does not repeat, and {spec.experiment.method} waits for every client"
+    if availability is not None and clients - len(availability.leaving) < awaited:
+        count = "every client" if awaited == clients else f"{awaited} different clients"
+        problem = f"without a period the trace does not repeat, and {spec.experiment.method} waits for {count}"
         raise InputError("availability", problem, got=spec.experiment.availability, hint="give --availability-period")
     tasks = spec.experiment.max_participations
-    if tasks is not None:
+    if tasks is None:
+        return
+    if waits_for_all:
         problem = f"{spec.experiment.method} waits for every client, but some clients reach this limit before others"
         raise InputError("max_participations", problem, got=tasks, hint="leave it out, or give another method")
+    if not is_robust and tasks * clients < update.per_step:
+        problem = f"{format_count(clients, 'client')} then send fewer updates than the {update.per_step} of one step"
+        hint = "give a larger number, or a smaller --buffer-size"
+        raise InputError("max_participations", problem, got=tasks, hint=hint)
 
 
 def _check_inputs(spec: RunSpec) -> None:

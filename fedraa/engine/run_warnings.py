@@ -310,7 +310,10 @@ def find_no_step(summary: Mapping[str, Any]) -> str | None:
     meets_target = ", which meets the target already; set a harder target"
     remedies = {"time": "; give it more time", "accuracy": meets_target, "target": meets_target}
     remedy = remedies.get(summary["reason"], "")
+    received = ""
+    if summary["tasks"]:
+        received = f" after {format_count(summary['tasks'], 'update')}, which did not complete a step of the server"
     return (
-        f"{NO_STEP}: the run ended by {summary['reason']} at time {summary['time']:.4g}, so its metrics are those of "
-        f"the untrained model{remedy}"
+        f"{NO_STEP}: the run ended by {summary['reason']} at time {summary['time']:.4g}{received}, so its metrics are "
+        f"those of the untrained model{remedy}"
     )

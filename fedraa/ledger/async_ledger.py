@@ -59,9 +59,9 @@ class AsyncLedger(TaskLedger):
         """Return the clients that get a task at the start."""
         if self.routing is not None:
             return self.routing.first_clients()
-        if self.selector is None or self.concurrency.limit is None:
+        if self.selector is None:
             return self.concurrency.first_clients()
-        return self.selector.choose_first(self.concurrency.limit)
+        return self.selector.choose_first(self.concurrency.limit or self.clients)
 
     def assign(self, client: int, now: float, *, fragment: int | None = None, may_resend: bool = True) -> Dispatch:
         """Decide a client's next task.

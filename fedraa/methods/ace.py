@@ -26,7 +26,7 @@ class ACE(AsyncRule):
     """ACE (Chang et al. 2025), formerly IA2SGD: theta += server_lr * the mean of all clients' last deltas.
 
     The model does not change until every client has sent an update. After that, each update moves the model, and the
-    staleness of the update has no effect.
+    staleness of the update has no effect. The last delta of a quarantined client stays in the mean.
     """
 
     server_lr: Positive = 1.0

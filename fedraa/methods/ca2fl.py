@@ -61,6 +61,7 @@ class CA2FL(Buffered):
     v = mean over all N clients of h_i + 1/size * sum over the updates in the buffer of (delta - h_i). Then h_i becomes
     the last delta of each client in the buffer. All updates of a buffer use the h_i from before the buffer. h_i starts
     at 0, so the first step equals that of FedBuff. Keep the clients' learning rate constant, because h_i depends on it.
+    The mean keeps the h_i of a quarantined client.
     """
 
     server_lr: Positive = 1.0

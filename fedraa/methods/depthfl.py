@@ -1,8 +1,9 @@
 """DepthFL: clients train the first blocks of a model with a classifier after each block (Kim et al. 2023).
 
 Client n of depth L, from the first L blocks and classifiers of theta, with logits z_1 ... z_L:
-    loss = sum over l of CE(z_l) + kd / (L - 1) * sum over l and j != l of KL(softmax(z_j) || softmax(z_l))
+    loss = sum over l of F(z_l) + kd / (L - 1) * sum over l and j != l of KL(softmax(z_j) || softmax(z_l))
     kd = exp(-5 * (1 - min(round, ramp_up) / ramp_up)^2)     # rounds from 0; softmax(z_j) is a constant target
+    F is the loss of the objective. In the paper it is the cross-entropy.
 Server, for each tensor: theta <- mean of the clients that trained it
 The model predicts with the mean of the logits of all classifiers.
 
@@ -13,7 +14,7 @@ Read next: models/exits.py (the model), client/local_algorithm.py (the interface
 aggregation/coverage_mean.py (the mean), methods/feddyn.py (the terms of FedDyn).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp
@@ -114,26 +115,27 @@ class SelfDistillation(LocalAlgorithm):
         weight = self.distillation_weight(run.server_step)
         with recorded_call(model) as call:
             for inputs, labels in run.minibatches():
-                run.step(inputs, labels, penalty=partial(_exit_losses, call, labels, weight))
+                loss = partial(run.output_loss, labels=labels)
+                run.step(inputs, labels, penalty=partial(_exit_losses, call, loss, weight))
 
     def distillation_weight(self, round: int) -> float:
         """Return the weight kd of the distillation in a round. The first round is round 0."""
         return exp(-5 * (1 - min(round, self.ramp_up) / self.ramp_up) ** 2)
 
 
-def _exit_losses(call: LastCall, labels: Tensor, weight: float) -> Tensor:
+def _exit_losses(call: LastCall, loss: Callable[[Tensor], Tensor], weight: float) -> Tensor:
     """Return the sum of the losses of all exits except the deepest, and of the distillation loss of all exits.
 
     Args:
         call: The model's last call. Its result is the logits [b, classes] of every exit, the deepest first.
-        labels: The labels [b].
+        loss: A function that returns the mean loss of logits [b, classes].
         weight: The weight of the distillation.
     """
     logits: Sequence[Tensor] = call.result
     deepest, *others = [values.float() for values in logits]
     total = deepest.new_zeros(())
     for values in others:
-        total = total + F.cross_entropy(values, labels)
+        total = total + loss(values)
     if not others:
         return total
     exits = torch.stack([deepest, *others])

@@ -53,7 +53,7 @@ class FedBuffRule(Buffered):
     """FedBuff (Nguyen et al. 2022): theta <- theta + server_lr / K * sum of s(staleness) * delta, every K updates.
 
     With an `optimizer`, this optimizer takes the step along the mean of the buffer (FedBuff's server momentum). The log
-    then shows only s as the weight. Deltas in the buffer at the end of the run are lost.
+    then shows only s as the weight. Deltas in the buffer at the end of the run have no effect.
 
     With fragments, a full buffer counts as an update of the fragment whose delta filled it. The staleness of other
     fragments in the buffer is then too low; `staleness_clock="server"` counts every full buffer.

@@ -26,8 +26,10 @@ SALF = register(
         paper="arXiv 2403.18375",
         note="the number of layers follows from --capacities, not from a Poisson distribution; fixed deadlines",
         formula="Each layer becomes the mean over all clients; the old value counts for clients that did not reach it.",
-        when="Slow devices that can hold and evaluate the whole model, but not train all of its layers in time. With "
-        "`--capacities auto`, the number of layers follows from the speed of the device.",
+        when=(
+            "Slow devices that can hold and evaluate the whole model, but not train all of its layers in time. With "
+            "`--capacities auto`, the number of layers follows from the speed of the device."
+        ),
         submodel=LastLayers(),
         local=PLAIN_SGD,
         update=Mean(aggregator=FilledMean()),

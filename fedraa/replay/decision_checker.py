@@ -133,12 +133,11 @@ class AsyncChecker(Checker[AsyncLedger]):
         self._weights_known = False
         if rule is not None:
             self._rule = rule.bind(self._model)
-            # Participation corrections depend on the costs of tasks. With a custom compressor, these costs are unknown.
+            # Participation corrections and the probabilities of routing depend on the costs of tasks.
             corrected = rules.method["update"].get("participation_correction")
-            balances_known = not (corrected and rules.is_custom("local", "compressor"))
-            self._weights_known = (
-                balances_known and not rule.needs_values and not rules.is_custom("update", "staleness")
-            )
+            may_be_routed = not (rules.choices_known or rules.is_custom("schedule", "next_client"))
+            costs_known = rules.table_known or not (corrected or may_be_routed)
+            self._weights_known = costs_known and not rule.needs_values and not rules.is_custom("update", "staleness")
         self._balances = rules.balances()
 
     def commit(self, line: Line) -> None:

@@ -1,8 +1,10 @@
 """The client selector of a replay, which reads the choices of clients from the log.
 
-A replay runs no custom code, so it cannot call a custom selection.
+A replay runs no custom code, so it cannot call a custom selection. It also cannot compute costs that depend on a custom
+component, and most selections use the costs of tasks.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -17,13 +19,15 @@ class LoggedSelector(ClientSelector):
     Args:
         directory: The run directory.
         clients: Number of clients.
+        needed: The number of updates after which a round ends; None if it waits for all of its clients.
     """
 
-    def __init__(self, directory: Path, clients: int) -> None:
+    def __init__(self, directory: Path, clients: int, needed: int | None = None) -> None:
         super().__init__(All(), None, clients=clients, seed=0)
+        self.needed = needed
         self._cohorts: list[list[int]] = [[]]
-        # Maps the number of an ended task to the client that got the next task.
-        self._after: dict[int, int] = {}
+        # Maps the number of an ended task to the clients that got the next tasks.
+        self._after: defaultdict[int, list[int]] = defaultdict(list)
         self._first: list[int] = []
         ended: int | None = None
         for line in read_lines(directory):
@@ -34,7 +38,7 @@ class LoggedSelector(ClientSelector):
                     if ended is None:
                         self._first.append(client)
                     else:
-                        self._after[ended] = client
+                        self._after[ended].append(client)
                 case "commit" | "drop":
                     ended = int(line.at_least("task", 0))
                 case "round":
@@ -49,6 +53,4 @@ class LoggedSelector(ClientSelector):
         return self._first
 
     def choose_next(self, task: int, *, step: int, now: float, excluded: Collection[int]) -> Sequence[int]:
-        if task in self._after:
-            return (self._after[task],)
-        return ()
+        return self._after[task]

@@ -79,9 +79,11 @@ def _check_run(directory: Path) -> str:
     check_model(directory, rules.resolved.tensors, digest, rules.resolved.base)
     check_checkpoints(directory)
     check_seal(directory)
-    checked = (
-        "choice, version, staleness, weight, cost and time" if rules.costs_known else "client, version, weight and time"
-    )
+    checked = "version and time"
+    if rules.costs_known:
+        checked = "choice, version, staleness, weight, cost and time"
+    elif rules.choices_known:
+        checked = "client, version, weight and time"
     reason = str(end["reason"])
     if reason == CALLBACK:
         reason += f" of {end['by']} (not checked)"

@@ -21,11 +21,13 @@ from fedraa.devices.costs import CostModel, CostSettings, Widths
 from fedraa.devices.device_columns import check_values
 from fedraa.devices.fleet import COLUMNS, Fleet
 from fedraa.devices.link_traces import restore_links
+from fedraa.devices.modelled_cost import ModelledCost
 from fedraa.errors import InputError, locate_error
 from fedraa.ledger.async_ledger import AsyncLedger
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.client_selector import ClientSelector
 from fedraa.ledger.dispatch import Dispatch
+from fedraa.ledger.participation import NEXT_CLIENT, PARTICIPATION, needs_observations
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.ledger.selection_context import ClientFacts
 from fedraa.messages import Floats
@@ -34,6 +36,7 @@ from fedraa.replay.logged_selector import LoggedSelector
 from fedraa.replay.resolved import Described, Resolved
 from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CONFIG
+from fedraa.selection.simple import Uniform
 from fedraa.server.async_rule import ASYNC_RULE, AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.partial_work import Deadline, RoundEnd, cut_task
@@ -57,19 +60,17 @@ class TaskCosts:
     """The costs of a task.
 
     Attributes:
-        cost: Duration before jitter, in time units.
+        modelled: The duration, the energy, and the times of the training.
         down: Bytes that the client receives.
         up: Bytes that the client sends.
         flops: Training FLOPs.
-        energy: Joules; None if the devices have no watts.
         cut_at: The number of local steps, if the task must stop early because of a deadline; otherwise None.
     """
 
-    cost: float
+    modelled: ModelledCost
     down: int
     up: int
     flops: float
-    energy: float | None = None
     cut_at: int | None = None
 
 
@@ -151,6 +152,17 @@ class Rules:
         return (self.scheduled or self.whole) and self.table_known and not may_set_traffic(aggregator)
 
     @property
+    def choices_known(self) -> bool:
+        """True if a replay can choose the clients: the selection is built-in, and no cost that it uses is unknown."""
+        schedule = self.method["schedule"]
+        if self.is_custom("schedule", "participation") or self.is_custom("schedule", "next_client"):
+            return False
+        if "participation" in schedule:
+            return self.table_known or not needs_observations(PARTICIPATION.resolve(schedule["participation"]))
+        selection = NEXT_CLIENT.resolve(schedule.get("next_client", "uniform"))
+        return self.table_known or isinstance(selection, Uniform)
+
+    @property
     def _download_compressor(self) -> Any:
         return self.method["schedule"].get("download_compressor", "none")
 
@@ -222,8 +234,8 @@ class Rules:
         up += crossing
         down = 0 if decision.resent else down + crossing
         steps = cut_task(end, self.costs, widths, decision, now, (down, up))
-        duration, energy = self.costs.cost(widths, client, down, up, now, steps)
-        return TaskCosts(duration, down, up, self.costs.flops(widths, client, steps), energy, steps)
+        modelled = self.costs.cost(widths, client, down, up, now, steps)
+        return TaskCosts(modelled, down, up, self.costs.flops(widths, client, steps), steps)
 
     def is_custom(self, axis: str, field: str) -> bool:
         """Return True if a field of the method, such as `schedule` and `scheduler`, is a custom component."""
@@ -262,12 +274,12 @@ class Rules:
         }
         selector: ClientSelector | None
         routing = None
-        if self.is_custom("schedule", "next_client"):
-            selector = LoggedSelector(self.directory, self.clients)
-        else:
+        if self.choices_known:
             next_client = self.method["schedule"].get("next_client", "uniform")
             selector = make_async_selector(next_client, self._client_facts, **choice)
             routing = make_routing(next_client, self._client_facts, **choice)
+        else:
+            selector = LoggedSelector(self.directory, self.clients)
         ledger = AsyncLedger(
             bad_clients=self.bad_clients(),
             fragments=len(self.resolved.fragments),
@@ -331,14 +343,14 @@ class Rules:
         return factors
 
     def _round_selector(self) -> ClientSelector:
-        """Return the selector of clients for rounds. The choices of a custom selector are read from the log."""
+        """Return the selector of clients for rounds. Choices that a replay cannot compute are read from the log."""
         policy = self.method["submodel"]
         single_client_rounds = 0
         if policy["kind"] == AdaptivePruning.__name__ and policy["density"] < 1:
             single_client_rounds = policy["initial"]
         if self.is_custom("schedule", "participation"):
             return LoggedSelector(self.directory, self.clients)
-        return make_round_selector(
+        selector = make_round_selector(
             self.method["schedule"].get("participation", "all"),
             self._client_facts,
             clients=self.clients,
@@ -346,6 +358,9 @@ class Rules:
             over_selection=self.method["schedule"].get("over_selection", 1.0),
             single_client_rounds=single_client_rounds,
         )
+        if self.choices_known:
+            return selector
+        return LoggedSelector(self.directory, self.clients, selector.needed)
 
     @cached_property
     def deadline(self) -> Deadline | None:

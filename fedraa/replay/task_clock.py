@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from fedraa.devices.modelled_cost import trained_share
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.ledger.due_queue import DueQueue
 from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.replay.log_line import Line
 from fedraa.replay.rules import Rules, TaskCosts
-from fedraa.server.tasks import lost_flops
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class TaskClock:
         line.expect_value("version", decision.version)
         line.expect_value("step", decision.step)
         if costs is not None:
-            line.expect_value("cost", costs.cost)
+            line.expect_value("cost", costs.modelled.duration)
             line.expect_value("bytes_down", costs.down)
             if costs.cut_at is not None:
                 line.expect_value("cut_at", costs.cut_at)
-            if costs.energy is not None:
-                line.expect_value("energy", costs.energy)
+            if costs.modelled.energy is not None:
+                line.expect_value("energy", costs.modelled.energy)
         if self._rules.resolved.watts:
             line.at_least("energy", 0)
         cost = line.at_least("cost", 0)
@@ -148,7 +148,9 @@ class TaskClock:
         line.expect_value("fragment", task.decision.fragment)
         line.at_least("flops", 0)
         if task.costs is not None:
-            line.expect_value("flops", lost_flops(task.costs.flops, task.logged_cost, self.now - task.started))
+            decision = task.decision
+            finished = self._rules.timing.finished_cost(decision.client, decision.turn, task.started, self.now)
+            line.expect_value("flops", task.costs.flops * trained_share(task.costs.modelled.training, finished))
         self._due.discard(task.decision.task)
         return task
 

@@ -98,7 +98,7 @@ def forecast_run(run: Run) -> Forecast | None:
     shapes = rules.resolved.fragments
 
     def task_cost(task: Dispatch, now: float) -> float:
-        return rules.task_costs(shapes[task.fragment], task, now, None).cost
+        return rules.task_costs(shapes[task.fragment], task, now, None).modelled.duration
 
     return dry_run(rules.async_ledger(), rule, rules.timing, task_cost, steps=steps)
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedraa.errors import InputError
 from fedraa.reading.regular_files import read_regular_file
 
-FORMAT = 5
+FORMAT = 6
 # The required keys of config.json. Their values are JSON objects.
 SECTIONS = ("experiment", "method", "resolved", "versions")
 # The hint of an error about a damaged file of a run directory.

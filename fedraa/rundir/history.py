@@ -64,9 +64,9 @@ class History:
                 `unprotected` (with a robust aggregator: coordinates that too few clients trained to be protected)
     eval        The full model is evaluated: `step` and the columns of `evals`; a loss that is not finite is NaN
     lost        An update came too late for its round: `task`, `client`, `fragment`, `reason` (count: the round had
-                enough updates; deadline: the deadline passed), `flops` (those of the task times the share of its
-                duration that had passed, transfers included). A task that a deadline cut short has `cut_at` (its number
-                of local steps) in its `dispatch` line.
+                enough updates; deadline: the deadline passed), `flops` (those of the task times the finished share of
+                its modelled training). A task that a deadline cut short has `cut_at` (its number of local steps) in its
+                `dispatch` line.
     fault       A failure of a worker: `task` and `worker` (NaN if none), `error`, `action` (retry, give up, none)
     checkpoint  A checkpoint is written, with the option `checkpoint_every`: `step`
     end         The run has ended: `reason` (steps, time, accuracy, target, callback, or participations: all clients

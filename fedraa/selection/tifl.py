@@ -7,7 +7,9 @@ Every I rounds, if the loss of the current tier did not fall: rank the tiers by 
 Each round: draw a tier by P, credits -= 1, then draw clients of the tier at random
 
 The paper ranks tiers by the accuracy on validation data of the clients. fedraa ranks tiers by the mean of the last
-training losses of their clients. This needs no additional work. When all credits are used, all tiers get new credits.
+training losses of their clients. This needs no additional work. In the paper, a run has a fixed number of rounds. A run
+of fedraa may end at a time or a target, and can be extended. Therefore the credits are those of a period of rounds,
+whatever the run's limit. When all credits are used, all tiers get new credits.
 
 Read next: ledger/participation.py (the interface), ledger/selection_context.py (the observations).
 """
@@ -49,7 +51,8 @@ class TiFL(CountedSelection):
 
     Attributes:
         tiers: Number of tiers.
-        rounds: Number of rounds. Each tier gets an equal part of them as credits.
+        rounds: Number of rounds of a period. Each tier gets an equal part of them as credits, so that each period has
+            equally many rounds of each tier.
         interval: Number of rounds between two changes of the probabilities. None means the number of tiers.
     """
 

@@ -9,7 +9,9 @@ import numpy as np
 
 from fedraa.client.compression import wire_bytes
 from fedraa.components.state import Stateful
+from fedraa.devices.availability import Timing
 from fedraa.devices.costs import FLOAT32_BYTES, CostModel
+from fedraa.devices.modelled_cost import trained_share
 from fedraa.ledger.bad_clients import QUARANTINED
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.messages import KEPT_PREFIX, Buffer, Extra, ExtraBuffers, Mask, SharedBuffer, State, Task, Update, Vector
@@ -31,11 +33,17 @@ class Record(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class InFlightTask:
-    """A task in flight and its submodel. `left` is the time at which the server sent the task."""
+    """A task in flight and its submodel.
+
+    Attributes:
+        left: The time at which the server sent the task.
+        training: The times after `left` at which the client begins and ends its training, before jitter.
+    """
 
     task: Task
     assignment: Assignment
     left: float
+    training: tuple[float, float]
 
 
 class TaskTable(Stateful):
@@ -46,6 +54,7 @@ class TaskTable(Stateful):
         costs: The costs of tasks.
         record: Writes an event to the log.
         rates: The local learning rates.
+        timing: The timing model, which gives the duration of each task.
         client_states: The values that clients keep between their tasks.
         shared: Mask [d] of the coordinates that clients send; None for all.
     """
@@ -67,6 +76,7 @@ class TaskTable(Stateful):
         costs: CostModel,
         record: Record,
         rates: LocalRates,
+        timing: Timing,
         *,
         client_states: ClientStates | None = None,
         shared: Mask | None = None,
@@ -85,6 +95,7 @@ class TaskTable(Stateful):
         self.costs = costs
         self._record = record
         self._rates = rates
+        self._timing = timing
         self.client_states = client_states or ClientStates((), np.zeros(0, np.float32), len(sizes))
         """The values that clients keep between their tasks."""
         self._shared = shared
@@ -164,7 +175,7 @@ class TaskTable(Stateful):
             bytes_down=down,
             **{name: value for name, value in details.items() if value is not None},
         )
-        self.in_flight[task.id] = InFlightTask(task, assignment, now)
+        self.in_flight[task.id] = InFlightTask(task, assignment, now, cost.training)
         return task
 
     def commit(self, update: Update, done: Committed, weight: float, now: float, **optional: float) -> None:
@@ -219,7 +230,7 @@ class TaskTable(Stateful):
     def lose(self, number: int, reason: str, now: float) -> None:
         """Log a task that was too late for its round, and remove it from the tasks in flight.
 
-        Its cost still counts: the client received the model and trained for a part of the modelled duration.
+        The FLOPs of the finished part of its training still count.
 
         Args:
             number: The number of the task.
@@ -228,6 +239,7 @@ class TaskTable(Stateful):
         """
         flight = self.in_flight.pop(number)
         task = flight.task
+        finished = self._timing.finished_cost(task.client, task.turn, flight.left, now)
         self.lost.append(number)
         self._record(
             "lost",
@@ -236,7 +248,7 @@ class TaskTable(Stateful):
             client=task.client,
             fragment=task.fragment,
             reason=reason,
-            flops=lost_flops(self.count_flops(flight), task.cost, now - flight.left),
+            flops=self.count_flops(flight) * trained_share(flight.training, finished),
         )
 
     def count_flops(self, flight: InFlightTask) -> float:
@@ -320,20 +332,6 @@ class TaskTable(Stateful):
         return replace(flight, task=replace(flight.task, extras={**flight.task.extras, **kept}))
 
 
-def lost_flops(flops: float, cost: float, elapsed: float) -> float:
-    """Return an estimate of the FLOPs that a client has spent on a lost task.
-
-    They grow evenly over the whole duration of the task. With slow links, the estimate is too high at first, because
-    the client trains only after it has received the model.
-
-    Args:
-        flops: The FLOPs of the task.
-        cost: The modelled duration of the task.
-        elapsed: Time since the task was sent.
-    """
-    return flops * min(1.0, elapsed / cost)
-
-
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
     """Return the state of a task in flight for a checkpoint. It does not contain the ledger's decision.
 
@@ -345,6 +343,7 @@ def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
     return {
         "assignment": flight.assignment.state(),
         "left": flight.left,
+        "training": flight.training,
         "params": task.params if params is None else params,
         "lr": task.lr,
         "cost": task.cost,
@@ -370,7 +369,9 @@ def restored_flights(
     ]
     tasks = shared_again(tasks, lambda task: SharedBuffer(task.params)) if send is None else send(tasks)
     flights = zip(tasks, assignments, states, strict=True)
-    return [InFlightTask(task, assignment, state["left"]) for task, assignment, state in flights]
+    return [
+        InFlightTask(task, assignment, state["left"], tuple(state["training"])) for task, assignment, state in flights
+    ]
 
 
 def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> Task:

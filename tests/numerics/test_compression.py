@@ -43,6 +43,18 @@ def test_8bit_is_within_half_a_level() -> None:
     assert decode("8bit", constant).tolist() == constant.tolist()
 
 
+@pytest.mark.parametrize(("size", "grows"), [(130_000, False), (131_000, True)])
+def test_8bit_errors_are_small_in_the_largest_entry_but_not_always_in_the_euclidean_norm(
+    size: int, grows: bool
+) -> None:
+    """With the range from -1 to 1, a 0 lies halfway between two levels, and its error is 1/255."""
+    delta = torch.zeros(size)
+    delta[0], delta[1] = 1, -1
+    error = decode("8bit", delta) - delta
+    assert 0 < error.abs().max() <= delta.abs().max() / 255 * 1.001
+    assert bool(error.double().norm() > delta.double().norm()) is grows
+
+
 def test_qsgd_rounds_to_the_two_neighbouring_levels_with_the_right_probability() -> None:
     """||(3, -4, 0)|| is 5, so with 4 levels r = (2.4, 3.2, 0), and the variance is 0.625."""
     decoded = decode_often("qsgd:4", torch.tensor([3.0, -4.0, 0.0]), 4000)

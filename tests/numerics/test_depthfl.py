@@ -1,5 +1,6 @@
 """DepthFL on a network with two hidden layers of 5 and 4 units, against PyTorch's autograd and losses by definition."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from fedraa.client.last_call import LastCall
 from fedraa.methods.depthfl import SelfDistillation, _exit_losses
 from fedraa.models.exits import EarlyExits, early_exits
+from fedraa.objectives import Classification
 
 WIDE, NARROW = 5, 4
 FIRST = FEATURES * WIDE + WIDE
@@ -65,6 +67,34 @@ def test_rounds_follow_the_formula() -> None:
         close(stepped.server.params, theta.numpy())
 
 
+class Squared(Classification):
+    """Classification with the squared cross-entropy of each sample."""
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().losses(outputs, targets) ** 2
+
+
+def test_all_exits_learn_with_the_loss_of_the_objective() -> None:
+    run = spec("depthfl", **FIELDS, objective=Squared())
+    stepped, theta = Stepped(run), torch.from_numpy(run.params).double()
+    kd = np.exp(-5)
+    for client, depth in enumerate((1, 2, 2)):
+        w = theta.clone()
+        for x, y in minibatches(run, client, 0):
+            w.requires_grad_(True)
+            labels = torch.from_numpy(y)
+            logits = exits(w, torch.from_numpy(x).double(), depth)
+            entropies = [nn.functional.cross_entropy(mine, labels, reduction="none") for mine in logits]
+            loss = loss_of(logits, labels, kd)
+            for entropy in entropies:
+                loss = loss - entropy.mean() + (entropy**2).mean()
+            loss.backward()
+            w = (w - LR * w.grad).detach()
+        task = stepped.server.assign(client, 0.0)
+        mask = np.ones(task.size, bool) if task.mask is None else task.mask
+        close(stepped.train(task).params[mask], w.numpy()[mask])
+
+
 def test_rounds_with_feddyn_follow_the_formula() -> None:
     """h <- h - alpha * (sum of deltas) / N and theta <- mean - h / alpha, for each tensor."""
     run, alpha = spec("depthfl-feddyn", **FIELDS, prox_mu=0.3), 0.3
@@ -100,7 +130,8 @@ def test_exits_learn_from_the_mean_over_all_other_exits() -> None:
     call.result = logits
     wide = [values.double() for values in logits]
     expected = loss_of(wide, y, 0.7) - nn.functional.cross_entropy(wide[0], y)
-    torch.testing.assert_close(_exit_losses(call, y, 0.7).double(), expected)
+    loss = partial(nn.functional.cross_entropy, target=y)
+    torch.testing.assert_close(_exit_losses(call, loss, 0.7).double(), expected)
 
 
 def test_weight_of_the_distillation_rises_to_1() -> None:

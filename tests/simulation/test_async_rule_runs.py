@@ -133,6 +133,25 @@ def test_method_that_waits_for_all_clients_refuses_clients_that_leave(method: st
     build_run(Experiment(**flags, availability_period=2))
 
 
+def test_robust_buffer_refuses_a_trace_after_which_too_few_clients_remain(tmp_path: Path) -> None:
+    """Of 5 clients, 2 leave. Buffers of 3 different clients still become full, and buffers of 4 do not."""
+    there = tmp_path / "there.csv"
+    there.write_text("client,start,end\n0,0,1\n3,0,1\n")
+    flags: dict[str, Any] = {"method": "fedbuff", "clients": 5, "engine": "local", "availability": there, "updates": 3}
+    build_run(Experiment(**flags, aggregator="median", buffer_size=3))
+    build_run(Experiment(**flags, buffer_size=4))
+    with refuses("availability", "4 different clients", "--availability-period"):
+        build_run(Experiment(**flags, aggregator="median", buffer_size=4))
+
+
+def test_buffer_that_all_updates_together_do_not_fill_is_refused() -> None:
+    flags: dict[str, Any] = {"method": "fedbuff", "clients": 3, "engine": "local", "max_participations": 2}
+    build_run(Experiment(**flags, buffer_size=6))
+    build_run(Experiment(**flags, buffer_size=7, aggregator="median"))
+    with refuses("max_participations", "7", "--buffer-size", got=2):
+        build_run(Experiment(**flags, buffer_size=7))
+
+
 class TrainTwice(fl.AsyncRule):
     """A rule that lets clients train every version twice. The first update is held and applied with the second."""
 

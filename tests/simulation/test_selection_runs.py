@@ -287,6 +287,22 @@ def test_over_selection_uses_the_first_updates(tmp_path: Path) -> None:
     assert [lost[client] for client in lost] == pytest.approx([whole * end / costs[client] for client in lost])
 
 
+def test_flops_of_lost_tasks_are_those_of_the_finished_training(tmp_path: Path) -> None:
+    """All devices train for 1 unit. One still receives at the deadline, one trains, one sends."""
+    devices = tmp_path / "devices.csv"
+    devices.write_text("compute,downlink,uplink,latency\n1,inf,inf,0\n1,0.25,inf,0\n1,1,inf,0.25\n1,inf,0.5,0.5\n")
+    fields = {**SMALL, "method": "fedavg", "clients": 4, "partition": "iid", "local_steps": None, "local_epochs": 5}
+    fields |= {"compute": str(devices), "duration_jitter": 0, "rounds": 2, "deadline": 2.0}
+    history = run(Experiment(**fields, out=tmp_path / "run"))
+    whole = {line["client"]: float(line["flops"]) for line in history.lines() if line["kind"] == "commit"}
+    lost = {line["client"]: float(line["flops"]) for line in history.lines() if line["kind"] == "lost"}
+    assert whole.keys() == {0}
+    # Shards differ by at most one sample.
+    expected = {1: 0.0, 2: 0.75 * whole[0], 3: whole[0]}
+    assert lost == pytest.approx(expected, rel=0.01)
+    assert "consistent" in fedraa.replay(history.directory)
+
+
 def test_replay_finds_a_wrong_reason_of_a_lost_task(tmp_path: Path) -> None:
     fields = {**SMALL, "method": "fedavg", "participation": "sample:4", "deadline": 0.05, "compute": "lognormal:1"}
     directory = run(Experiment(**fields, rounds=4, out=tmp_path / "run")).directory

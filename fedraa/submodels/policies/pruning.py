@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from fedraa.data.tree import Tree, list_leaves
 from fedraa.messages import ExtraBuffers, Mask, Update, Vector
 from fedraa.models.forward import forward
+from fedraa.models.statistics import NORMS
 from fedraa.numbers import Count, Share
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import find_maskable_names
@@ -23,6 +24,9 @@ from fedraa.submodels.traced import Traced
 # REMOVABLE_HALF_LIFE rounds.
 REMOVABLE = 0.3
 REMOVABLE_HALF_LIFE = 10_000
+
+# These layers multiply each input by one weight.
+ELEMENTWISE = (*NORMS, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm, nn.PReLU)
 
 
 class SharedMask(SubmodelSampler):
@@ -107,8 +111,8 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
     """Return how many times the forward pass of one sample uses each weight [d].
 
     A convolution uses a weight at every output pixel, a transposed convolution at every input pixel. A layer over a
-    sequence uses it at every position. The number is 1 for layers that are never called, and for all layers if
-    `example` is None.
+    sequence uses it at every position. A norm and a PReLU use a weight for every output that it multiplies. The number
+    is 1 for layers that are never called, and for all layers if `example` is None.
     """
     times = np.ones(traced.size, np.float32)
     if example is None:
@@ -132,8 +136,13 @@ def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
         if isinstance(layer, nn.modules.conv._ConvTransposeNd) and inputs:
             spread = inputs[0]
         if isinstance(spread, Tensor) and spread.numel():
-            channel_dim = 1 if isinstance(layer, nn.modules.conv._ConvNd) else -1
-            positions[name] = positions.get(name, 0.0) + spread.numel() / samples / spread.shape[channel_dim]
+            if isinstance(layer, ELEMENTWISE):
+                units = layer.weight.numel()
+            elif isinstance(layer, nn.modules.conv._ConvNd):
+                units = spread.shape[1]
+            else:
+                units = spread.shape[-1]
+            positions[name] = positions.get(name, 0.0) + spread.numel() / samples / units
 
     for name, layer in module.named_modules():
         if next(layer.parameters(recurse=False), None) is not None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 from fedraa import Experiment, run
-from fedraa.devices.availability import Availability, Timing, read_availability
+from fedraa.devices.availability import Availability, Daily, Timing, read_availability
 from fedraa.replay.replay import replay
 
 
@@ -121,6 +121,34 @@ def test_run_whose_round_can_never_end_exits_with_code_1(tmp_path: Path) -> None
     from fedraa.cli.main import main
 
     assert main([*arguments, "--availability", str(spans), "--out", str(tmp_path / "run"), "--quiet"]) == 1
+
+
+def test_available_time_equals_a_count_unit_by_unit() -> None:
+    """The device is available at 1, 2, 5 and 6 of every 8 units. Without a period, it leaves after 7."""
+    spans = {0: [(1.0, 3.0), (5.0, 7.0)]}
+    daily = Daily(0.5, 8.0, 3)
+    for start in range(20):
+        for end in range(start, 20):
+            units = range(start, end)
+            repeated = sum(unit % 8 in (1, 2, 5, 6) for unit in units)
+            assert Availability(spans, 8.0).available_time(0, start, end) == repeated
+            once = sum(unit in (1, 2, 5, 6) for unit in units)
+            assert Availability(spans).available_time(0, start, end) == once
+            assert Availability(spans).available_time(1, start, end) == end - start
+            if daily.find_start(2, start) == start:
+                work = daily.available_time(2, start, end)
+                assert daily.finish(2, start, work) <= end + 1e-9
+                assert daily.finish(2, start, work + 1e-6) > end
+
+
+def test_finished_cost_undoes_jitter_and_pauses() -> None:
+    """A task ends at the time at which all of its cost is finished."""
+    for availability in (None, Availability({0: [(0.0, 1.0), (2.0, 3.0)]}, 4.0), Daily(0.3, 2.0, 1)):
+        timing = Timing(5, 0.4, availability)
+        for turn in range(5):
+            due = timing.due(0, turn, 0.5, 3.0)
+            assert timing.finished_cost(0, turn, 0.5, due) == pytest.approx(3.0)
+            assert 0 <= timing.finished_cost(0, turn, 0.5, 0.6) < 3.0
 
 
 def test_finish_time_in_a_later_period_is_a_python_float() -> None:

@@ -167,6 +167,13 @@ def test_a_run_without_a_step_is_marked_everywhere(tmp_path: Path, capsys: pytes
     assert table.frame["ended_by"].tolist() == [f"time: {NO_STEP}"]
 
 
+def test_run_whose_updates_complete_no_step_is_reported_with_their_number(tmp_path: Path) -> None:
+    """Each of the 4 clients has time for one task, and the buffer waits for 5 updates."""
+    fields: dict[str, Any] = {"method": "fedbuff", "buffer_size": 5, "clients": 4, "hidden": (8,), "engine": "local"}
+    with pytest.warns(RunWarning, match=f"^{NO_STEP}: .* after 4 updates, .* step .* more time"):
+        fl.run(**fields, time=1.5, compute="1:1", partition="iid", out=tmp_path / "run", quiet=True)
+
+
 def test_target_met_by_the_untrained_model_advises_no_more_time(tmp_path: Path) -> None:
     with pytest.warns(RunWarning, match=f"^{NO_STEP}: .* target .*time 0, .* target") as caught:
         fl.run(target="loss:100", engine="local", hidden=(8,), clients=2, out=tmp_path / "run", quiet=True)

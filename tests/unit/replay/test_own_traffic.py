@@ -1,6 +1,7 @@
 """Runs whose RoundState or aggregator sets the traffic of a task can be replayed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,6 +13,8 @@ from refusals import refuses
 
 import fedraa as fl
 from fedraa.aggregation.coverage_mean import CoverageMean
+from fedraa.client import LocalTraining
+from fedraa.composition.registry import find_method
 from fedraa.messages import ExtraBuffers
 from fedraa.server.round_state import RoundState
 from fedraa.server.round_update import Mean
@@ -56,6 +59,56 @@ def test_replay_of_a_custom_compressor_that_makes_fragments_infeasible(tmp_path:
     lines = map(json.loads, (tmp_path / "run" / "events.jsonl").read_text().splitlines())
     feasible = [line["feasible_fragments"] for line in lines if "feasible_fragments" in line]
     assert any(len(fragments) < 4 for fragments in feasible)
+    assert "consistent" in fl.replay(tmp_path / "run")
+
+
+class SendsMore(SendsTwice):
+    def bytes(self, coordinates: int) -> int:
+        return 80 * coordinates
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "fedavg", "participation": "routing:2"},
+        {"method": "fedavg", "participation": "tifl(count=2, tiers=3, rounds=6, interval=1)"},
+        {"method": "fedavg", "participation": "oort:3", "over_selection": 1.5},
+        {"method": "fedbuff", "next_client": "oort", "concurrency": 3, "rounds": None, "updates": 4},
+        {"method": "fedbuff", "next_client": "routing", "concurrency": 3, "rounds": None, "updates": 4},
+        {"method": "generalized-asyncsgd", "rounds": None, "updates": 20},
+        {"method": "fedasync", "override": {"update.participation_correction": 1.0}, "rounds": None, "updates": 8},
+    ],
+)
+def test_replay_accepts_choices_that_depend_on_the_bytes_of_a_custom_compressor(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Slow devices have fast links. Only with the bytes of the compressor are they the first to finish."""
+    devices = tmp_path / "devices.csv"
+    devices.write_text("compute,uplink\n0.05,200\n0.1,100\n0.2,50\n0.3,20\n0.5,10\n1,5\n")
+    fields = SMALL | {"rounds": 8, "clients": 6, "compute": str(devices), "compress": SendsMore()}
+    fl.run(out=tmp_path / "run", **fields | options)
+    assert "consistent" in fl.replay(tmp_path / "run")
+
+
+class Twice(fl.LocalAlgorithm):
+    """Local training that passes over the data of a client once more."""
+
+    @property
+    def epochs(self) -> int:
+        return 10
+
+
+def test_replay_accepts_participation_corrections_by_the_costs_of_a_custom_algorithm(tmp_path: Path) -> None:
+    devices = tmp_path / "devices.csv"
+    devices.write_text("compute,uplink\n1,1\n2,0.001\n3,1\n")
+    method = replace(find_method("fedasync"), name="own", local=LocalTraining(algorithm=Twice()))
+    options = {
+        "compute": str(devices),
+        "override": {"update.participation_correction": 1.0},
+        "rounds": None,
+        "updates": 8,
+    }
+    fl.run(method=method, out=tmp_path / "run", **SMALL | options)
     assert "consistent" in fl.replay(tmp_path / "run")
 
 

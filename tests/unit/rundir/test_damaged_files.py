@@ -122,7 +122,7 @@ def test_summary_with_a_wrong_metric_is_refused(run: Path, value: str | None, na
         _ = fl.History(run).summary
 
 
-@pytest.mark.parametrize("content", ["x", "[]", "{}", '{"format": 5}', '{"experiment": {}}'])
+@pytest.mark.parametrize("content", ["x", "[]", "{}", '{"format": 6}', '{"experiment": {}}'])
 def test_damaged_configuration_is_refused_with_a_hint(run: Path, content: str) -> None:
     (run / "config.json").write_text(content)
     with refuses("run", "config.json") as caught:

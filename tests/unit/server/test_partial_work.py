@@ -7,12 +7,18 @@ import pytest
 
 from fedraa.components.state import save_state
 from fedraa.devices.availability import Timing
-from fedraa.devices.costs import ModelledCost
+from fedraa.devices.modelled_cost import ModelledCost
 from fedraa.server.partial_work import Deadline, RealPaces, cut_task
+
+
+def modelled(widths: Any, client: int, down: int, up: int, now: float, steps: int | None, work: float) -> ModelledCost:
+    duration = float(steps or 10)
+    return ModelledCost(duration, None, (0.0, duration))
+
 
 # A task of 10 steps of 3 FLOPs each. A step has the modelled duration 1.
 COSTS: Any = SimpleNamespace(
-    cost=lambda widths, client, down, up, now, steps, work: ModelledCost(10.0 if steps is None else float(steps), None),
+    cost=modelled,
     count_steps=lambda widths, client: 10,
     flops=lambda widths, client, steps: 3.0 * (10 if steps is None else steps),
 )

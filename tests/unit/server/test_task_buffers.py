@@ -79,6 +79,7 @@ def test_checkpoint_keeps_and_restores_the_values_of_remote_buffers() -> None:
             make_cost_model(spec),
             discard_event,
             LocalRates("constant", lambda widths: 0.1, 1, 1),
+            spec.timing,
         )
 
     first, part = table(), spec.submodels[1]

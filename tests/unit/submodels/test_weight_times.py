@@ -32,6 +32,16 @@ def test_a_transposed_convolutions_weight_is_used_at_every_input_position() -> N
     assert times.tolist() == [16.0] * 24 + [1.0] * 128
 
 
+def test_weights_of_norms_and_activations_are_used_for_every_value_that_they_multiply() -> None:
+    """The image has 4 x 6 pixels. A layer with one weight per channel uses it 24 times, the shared slope 72 times."""
+    example = torch.zeros(2, 3, 4, 6)
+    per_channel = (nn.BatchNorm2d(3), nn.GroupNorm(1, 3), nn.InstanceNorm2d(3, affine=True), nn.PReLU(3))
+    rows = nn.LayerNorm(6)
+    model = nn.Sequential(*per_channel, nn.PReLU(), rows, nn.LayerNorm((3, 4, 6)), nn.Flatten(), nn.Linear(72, 1))
+    times = weight_times(trace_module(model, example), example)
+    assert times.tolist() == [24.0] * (6 + 6 + 6 + 3) + [72.0] + [12.0] * 12 + [1.0] * (144 + 73)
+
+
 class _Attention(nn.Module):
     def __init__(self) -> None:
         super().__init__()
