@@ -36,24 +36,22 @@ class TableFile:
 
     Attributes:
         path: The file.
-        text: The whole text.
+        rows: The text of the rows below the header, without blank rows. A blank row may consist of delimiters.
         delimiter: The character between two fields.
         names: The names of the columns.
-        start: The position in the text at which the rows begin, after the header.
         width: The maximum number of fields of a row.
         keep_spaces: True if spaces at the start of a field are a part of its text. Quotes after them have no effect.
     """
 
     path: str
-    text: str
+    rows: str
     delimiter: str
     names: tuple[str, ...]
-    start: int
     width: int
     keep_spaces: bool
 
     def frame(self, as_words: Collection[str] = ()) -> Any:
-        """Return the rows as a pandas DataFrame, without empty rows and unnamed empty columns.
+        """Return the rows as a pandas DataFrame, without unnamed empty columns.
 
         A column of numbers, or of true and false, is numeric. Any other column has text without surrounding spaces,
         and None for an empty field.
@@ -74,7 +72,6 @@ class TableFile:
                 frame[name] = frame[name].astype("int8")
             elif not pd.api.types.is_numeric_dtype(frame[name]):
                 frame[name] = _strip_words(frame[name])
-        frame = frame.dropna(how="all").reset_index(drop=True)
         empty = [name for name in frame.columns if is_unnamed(name) and frame[name].isna().all()]
         return frame.drop(columns=empty)
 
@@ -99,10 +96,8 @@ class TableFile:
         """Return the columns at these places, in their order in the file."""
         import pandas as pd
 
-        stream = io.StringIO(self.text, newline="")
-        stream.seek(self.start)
         frame = pd.read_csv(
-            stream,
+            io.StringIO(self.rows, newline=""),
             sep=self.delimiter,
             header=None,
             names=list(range(self.width)),
@@ -165,19 +160,24 @@ def open_table(path: str, *, keep_spaces: bool = False) -> TableFile:
         stream = io.StringIO(text, newline="")
         stream.seek(start)
         reader = _make_reader(stream, delimiter, keep_spaces)
-        rows = 0
+        # The texts between blank rows, and the end of the last row.
+        parts = []
+        end = start
         for row in reader:
-            width = max(width, len(row))
             if _is_blank(row):
+                parts.append(text[start:end])
+                start = end = stream.tell()
                 continue
+            end = stream.tell()
+            width = max(width, len(row))
             if len(row) < len(names) or any(row[len(names) :]):
                 raise _wrong_length(f"{path} line {offset_lines + reader.line_num}", row, names, line)
-            rows += 1
     except csv.Error as error:
         problem = f"it cannot be read as CSV ({error})"
         raise InputError(path, problem, expected=f"columns divided by {DIVIDED_BY}") from None
     if len(names) == 1 and " " in names[0]:
         raise InputError(path, f"it has one column {names[0]!r}", expected=f"columns divided by {DIVIDED_BY}")
+    rows = "".join([*parts, text[start:end]])
     if not rows:
         raise InputError(path, "it has no row below its header")
     named = tuple(name or f"Unnamed: {place}" for place, name in enumerate(names))
@@ -185,7 +185,7 @@ def open_table(path: str, *, keep_spaces: bool = False) -> TableFile:
         if name in named[:place]:
             remedy = NO_HEADER_HINT if is_number(name) else "rename one of them"
             raise InputError(path, f"it has two columns {name!r}", hint=remedy)
-    return TableFile(path, text, delimiter, named, start, width, keep_spaces)
+    return TableFile(path, rows, delimiter, named, width, keep_spaces)
 
 
 def is_unnamed(name: str) -> bool:

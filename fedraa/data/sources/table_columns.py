@@ -64,7 +64,7 @@ class Table:
             place += f" of {self.test}"
         if self.client is None or self.frame[self.client].isna().iloc[at]:
             return place
-        return f"{place}, client {self.frame[self.client].iloc[at]!r}"
+        return f"{place}, client {self.frame[self.client].tolist()[at]!r}"
 
     def cell(self, name: str, which: Array) -> str:
         """Return a text that names a cell in an error: column `name`, and the first row in the mask `which` [n]."""

@@ -14,6 +14,7 @@ import fedraa as fl
 from fedraa.data import load_dataset
 from fedraa.data.sources.files import read_csv
 from fedraa.data.sources.table_columns import spell_csv
+from fedraa.errors import RunWarning
 from fedraa.objectives import make_objective
 
 ROWS = 40
@@ -355,6 +356,15 @@ def test_hint_quotes_a_path_with_a_quotation_mark_for_the_shell() -> None:
     path = "d i'r/t.csv"
     option = spell_csv(path, {"target": "a"})
     assert shlex.split(option) == ["--dataset", f"csv({path!r}, target='a')"]
+
+
+def test_blank_rows_of_delimiters_change_neither_clients_nor_row_numbers(tmp_path: Path) -> None:
+    text = table("id,client,x,label", "{i},{c},{x},{y}", c=[3, 5] * 20, x=X).replace("\n4,", "\n,,,,\n4,")
+    with pytest.warns(RunWarning, match="'id' holds row numbers"):
+        data = read_csv(write(tmp_path, text))
+    assert {repr(client) for client in data.clients or ()} == {"3", "5"}
+    with pytest.warns(RunWarning), refuses("column 'x' row 3, client 3", "empty"):
+        read_csv(write(tmp_path, text.replace(f"2,3,{X[2]},", "2,3,,")))
 
 
 def test_clients_with_leading_zeros_are_words(tmp_path: Path) -> None:

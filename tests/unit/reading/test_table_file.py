@@ -30,7 +30,7 @@ def test_texts_of_one_column_need_no_memory_for_the_other_columns(tmp_path: Path
 
 
 def test_quotes_after_kept_spaces_are_text(tmp_path: Path) -> None:
-    path = write(tmp_path, 'user,text\n1, "so" it is\n2, yes\n')
+    path = write(tmp_path, 'user,text\n1, "so" it is\n,\n2, yes\n')
     assert open_table(path, keep_spaces=True).texts(["text"])["text"].tolist() == [' "so" it is', " yes"]
     with refuses(f"{path} line 2", got=3):
         open_table(write(tmp_path, 'user,text\n1, "a, b"\n'), keep_spaces=True)
