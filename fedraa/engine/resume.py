@@ -16,7 +16,7 @@ from fedraa.components.text import paths_in
 from fedraa.composition.differences import differing_part
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
-from fedraa.config.sections import StopOptions
+from fedraa.config.sections import ClusterOptions, StopOptions
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run, report_nothing
 from fedraa.engine.resume_guard import first_difference, pinned_settings
@@ -94,13 +94,20 @@ def rebuild_run(
     passed = {"model": model, "dataset": dataset} | dict(fields)
     _check_passed(directory, config, passed)
     with nullcontext() if trust else _importing_only_passed(directory, config["experiment"], passed):
-        experiment = Experiment(**config["experiment"] | dict(fields))
+        experiment = Experiment(**config["experiment"] | _unset_options_of_ray(fields) | dict(fields))
         fixed = set(fields) - CHANGEABLE - longer
         _check_same(config["experiment"], experiment.model_dump(mode="json"), fixed)
         spec = build_run(experiment, model, dataset, doing)
     _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
     _check_method(directory, config["method"], spec, longer)
     return spec
+
+
+def _unset_options_of_ray(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the defaults of the options that have no effect if the run continues with the engine local."""
+    if fields.get("engine") != "local":
+        return {}
+    return {name: ClusterOptions.model_fields[name].default for name in ClusterOptions.MAY_CHANGE - {"engine"}}
 
 
 def resume_command(spec: RunSpec, directory: Path) -> str:
