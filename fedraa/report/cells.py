@@ -1,7 +1,7 @@
 """The experiments of a comparison, one per method and seed."""
 
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import islice, product
 from typing import Any
 
 from fedraa.composition.method import Method
@@ -13,6 +13,7 @@ from fedraa.settings.resolve import drop_unused_options
 from fedraa.settings.terms import TunedValues, check_schedules, on_terms
 
 DEFAULT_TIME = 20.0
+MAX_VALUES = 1_000_000
 
 
 def as_tuple(field: str, value: Any, example: str) -> tuple[Any, ...]:
@@ -26,9 +27,12 @@ def as_tuple(field: str, value: Any, example: str) -> tuple[Any, ...]:
     if isinstance(value, str | Method):
         return (value,)
     try:
-        return tuple(value)
+        values = tuple(islice(value, MAX_VALUES + 1))
     except TypeError:
         raise InputError(field, got=value, expected=f"a list, as {example}") from None
+    if len(values) > MAX_VALUES:
+        raise InputError(field, got=value, expected=f"at most {MAX_VALUES} values")
+    return values
 
 
 def check_nonempty_and_unique(**chosen: Sequence[object]) -> None:
