@@ -33,7 +33,7 @@ class LoggedSelector(ClientSelector):
         for line in read_lines(directory):
             match line.kind:
                 case "dispatch":
-                    client = int(line.at_least("client", 0))
+                    client = int(line.between("client", 0, clients - 1))
                     self._cohorts[-1].append(client)
                     if ended is None:
                         self._first.append(client)

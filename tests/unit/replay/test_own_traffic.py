@@ -15,6 +15,7 @@ import fedraa as fl
 from fedraa.aggregation.coverage_mean import CoverageMean
 from fedraa.client import LocalTraining
 from fedraa.composition.registry import find_method
+from fedraa.errors import Inconsistent
 from fedraa.messages import ExtraBuffers
 from fedraa.server.round_state import RoundState
 from fedraa.server.round_update import Mean
@@ -88,6 +89,18 @@ def test_replay_accepts_choices_that_depend_on_the_bytes_of_a_custom_compressor(
     fields = SMALL | {"rounds": 8, "clients": 6, "compute": str(devices), "compress": SendsMore()}
     fl.run(out=tmp_path / "run", **fields | options)
     assert "consistent" in fl.replay(tmp_path / "run")
+
+
+def test_replay_names_the_line_with_a_client_that_the_run_does_not_have(tmp_path: Path) -> None:
+    options = {"method": "fedavg", "participation": "oort:2", "compress": SendsMore(), "clients": 6}
+    fl.run(out=tmp_path / "run", **SMALL | options)
+    log = tmp_path / "run" / "events.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    number = next(number for number, line in enumerate(lines) if line["kind"] == "dispatch")
+    lines[number]["client"] = 6
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(Inconsistent, match=f"line {number + 1} .*client: got 6; expected 0 to 5"):
+        fl.replay(tmp_path / "run")
 
 
 class Twice(fl.LocalAlgorithm):
