@@ -221,6 +221,7 @@ class Loop:
 
     def _begin_draining(self, reason: StopReason) -> None:
         """Save a checkpoint, from which the run can be extended. After this, only finish evaluations in progress."""
+        self._failures.check_any_success(self.server.ledger)
         with self.times.server.on("save"):
             self._save()
         self.phase = LoopState.DRAINING

@@ -4,9 +4,12 @@ from collections import Counter
 from enum import Enum
 from typing import ClassVar, NoReturn
 
+import numpy as np
+
 from fedraa.components.state import Stateful
 from fedraa.errors import RunFailed, StructuredError
 from fedraa.ledger.bad_clients import MAX_FIRST_FAILURES, BadClients
+from fedraa.ledger.task_ledger import TaskLedger
 from fedraa.messages import Fault, Task, Update
 from fedraa.numbers import format_count
 from fedraa.server.update_checks import model_defect
@@ -38,6 +41,8 @@ class TaskFailures(Stateful):
 
     def __init__(self) -> None:
         self._attempts: Counter[int] = Counter()
+        # The last failure that a client may have caused.
+        self._last_fault: Fault | None = None
         # This counts only failures on healthy workers, because the client may have caused them.
         self._client_faults: dict[int, int] = {}
 
@@ -45,6 +50,7 @@ class TaskFailures(Stateful):
         """Count a failed attempt of a task. Return the next action."""
         self._attempts[task] += 1
         if fault.of_client:
+            self._last_fault = fault
             self._client_faults[task] = self._client_faults.get(task, 0) + 1
         # On the wall clock, a run may stop after the last failure and before the task is due. The count is then larger.
         if self._client_faults.get(task, 0) >= MAX_CLIENT_FAULTS:
@@ -52,6 +58,25 @@ class TaskFailures(Stateful):
         if self._attempts[task] < MAX_TASK_ATTEMPTS:
             return FailureAction.RETRY
         return FailureAction.GIVE_UP
+
+    def check_any_success(self, ledger: TaskLedger) -> None:
+        """Raise an error at the end of a run if every client that received a task has failed.
+
+        Args:
+            ledger: The record of tasks and failed clients.
+
+        Raises:
+            InputError: The user's component or data made the last task fail.
+            RunFailed: The tasks failed for another reason, or before the run was resumed.
+        """
+        tried = np.count_nonzero(ledger.turns)
+        if not ledger.bad_clients.all_failed(tried):
+            return
+        problem = f"the run trained nothing, because every task of {format_count(tried, 'client')} failed"
+        fault = self._last_fault
+        if fault is None:
+            raise RunFailed("clients", problem)
+        raise _last_error(fault, "clients", f"{problem}; the last, task {fault.task}", _hint_about(fault))
 
     def forget_task(self, task: int) -> None:
         """Remove the counts of a task's failed attempts, when the task is no longer in flight."""
@@ -99,14 +124,18 @@ def check_clients_left(bad: BadClients, task: Task, fault: Fault, clients: int) 
         problem = f"it failed {format_count(bad.retries + 1, 'time')} in a row, the last time with task {task.id}"
         raise _last_error(fault, f"client {task.client}", problem, hint)
     last = f"the last, client {task.client} with task {task.id}"
-    hint = ""
-    if "not finite" in fault.error:
-        hint = "if training diverges, give a smaller --lr, or --clip 1; scale large targets of a regression"
+    hint = _hint_about(fault)
     if len(bad.left_out) == clients:
         failed = f"all {len(bad.left_out)} clients failed {format_count(bad.retries + 1, 'time')} in a row"
         raise _last_error(fault, "clients", f"{failed}; {last}", hint)
     if bad.hopeless:
         raise _last_error(fault, "clients", f"the first {MAX_FIRST_FAILURES} clients all failed; {last}", hint)
+
+
+def _hint_about(fault: Fault) -> str:
+    if "not finite" in fault.error:
+        return "if training diverges, give a smaller --lr, or --clip 1; scale large targets of a regression"
+    return ""
 
 
 def _last_error(fault: Fault, field: str, problem: str, hint: str) -> StructuredError:

@@ -45,6 +45,10 @@ class BadClients(Stateful):
     def hopeless(self) -> bool:
         return not self._any_well and len(self._failures) >= MAX_FIRST_FAILURES
 
+    def all_failed(self, tried: int) -> bool:
+        """Return True if the `tried` clients that have received a task have all failed, and none has succeeded."""
+        return not self._any_well and len(self._failures) == tried > 0
+
     @property
     def stopped(self) -> bool:
         """True if the quarantine of a client stops the run."""

@@ -24,9 +24,10 @@ from fedraa.callbacks import Event
 from fedraa.client.batched_trainer import BatchedTrainer
 from fedraa.client.trainer import Trainer
 from fedraa.composition.registry import list_methods
-from fedraa.errors import RunFailed
+from fedraa.errors import RunFailed, RunWarning
 from fedraa.messages import Task, Update
 from fedraa.rundir.status import read_status
+from fedraa.rundir.summary import NO_STEP
 from fedraa.server.schedule import Rounds
 from fedraa.server.selection import is_routing
 from fedraa.testing.samples import make_vectors
@@ -258,6 +259,38 @@ def test_run_in_which_every_client_fails_ends_with_the_last_error(
     assert read_status(tmp_path / "run").state.startswith("failed (clients: ")
     assert sorted(entry["client"] for entry in read_status(tmp_path / "run").quarantined) == [0, 1, 2, 3]
     assert "consistent so far" in fl.replay(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("method", "flags", "clients"),
+    [
+        ("fedavg", {"rounds": 1}, 4),
+        ("fedavg", {"rounds": 3, "client_retries": 5}, 4),
+        ("fedavg", {"rounds": 2, "participation": "sample:1"}, 2),
+        ("fedasync", {"updates": None, "time": 0.5, "client_retries": 1000}, 4),
+    ],
+)
+def test_run_that_ends_before_any_client_succeeds_fails_with_the_last_error(
+    method: str, flags: dict[str, Any], clients: int, spoil: Callable[..., None], tmp_path: Path
+) -> None:
+    spoil("raises", lambda task: True)
+    with refuses("clients", f"{clients} clients failed", "task ", "ZeroDivisionError", error=RunFailed):
+        execute(method, tmp_path / "run", **flags)
+    assert read_status(tmp_path / "run").state.startswith("failed (clients: ")
+    assert "consistent so far" in fl.replay(tmp_path / "run")
+
+
+def test_run_in_which_only_some_clients_had_time_to_fail_ends_with_a_warning(
+    spoil: Callable[..., None], tmp_path: Path
+) -> None:
+    """The task of the slow client is still in flight at the end."""
+    spoil("raises", lambda task: True)
+    devices = tmp_path / "devices.csv"
+    devices.write_text("compute\n1\n1\n1\n0.001\n")
+    flags = {"compute": devices, "updates": None, "time": 0.5, "client_retries": 1000}
+    with pytest.warns(RunWarning, match=NO_STEP):
+        history = execute("fedasync", tmp_path / "run", **flags)
+    assert {line["client"] for line in drops(history)} == {0, 1, 2}
 
 
 def test_failed_run_resumes_after_the_clients_are_repaired(
