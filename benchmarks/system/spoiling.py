@@ -8,7 +8,7 @@ from fedraa.messages import Update
 
 # For each kind of invalid update: a regular expression that matches the log's message.
 CAUSES = {
-    "not finite": r"update refused: params hold 1 values that are not finite",
+    "not finite": r"update refused: params hold 1 value that is not finite",
     "wrong length": r"update refused: params have the shape \(\d+,\), not \(\d+,\)",
     "1e30": r"update refused: params hold values up to 1e\+30, the received weights only up to [\d.]+",
     "loss": r"update refused: the training loss is nan",

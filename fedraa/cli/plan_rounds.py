@@ -30,7 +30,7 @@ MAX_EMPTY_ROUNDS = 10_000
 def draw_rounds(spec: RunSpec) -> tuple[list[RoundTasks], list[Task]]:
     """Return the tasks of the first rounds, and the `Task` objects of the first round that has clients.
 
-    With a deadline, the first round is repeated, because the tasks of later rounds may depend on late clients.
+    With a deadline, this round is repeated, because the tasks of later rounds may depend on late clients.
     """
     schedule: Any = spec.method.schedule
     draws = TaskDraws(spec)
@@ -44,7 +44,7 @@ def draw_rounds(spec: RunSpec) -> tuple[list[RoundTasks], list[Task]]:
             raise InputError(
                 "participation", problem, got=text_of(schedule.participation), hint="give a larger probability"
             )
-        if rounds and schedule.deadline is not None:
+        if drawn.total and rounds and schedule.deadline is not None:
             drawn = replace(drawn, turns=drawn.turns + 1)
         elif rounds:
             drawn = draws.draw(draws.server.skip_round(now), now)
@@ -96,11 +96,11 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
     sentence = f"{count} of {duration:.4g}{unit} in time {time:.4g}{unit}{end}{_condition(spec, rounds, steps)}"
     schedule: Any = spec.method.schedule
     if schedule.deadline is not None:
-        part = rounds[0]
+        number, part = next((number, part) for number, part in enumerate(rounds, 1) if part.total)
         timing = replace(spec.timing, jitter=0.0)
         pairs = zip(part.clients.tolist(), part.costs.tolist(), strict=True)
         ready = sum(timing.due(client, 0, 0.0, cost) <= schedule.deadline for client, cost in pairs)
-        return f"{sentence}; {ready} of {len(part.costs)} clients end the first round before the deadline", None
+        return f"{sentence}; clients that meet the deadline in round {number}: {ready} of {len(part.costs)}", None
     totals = Totals()
     for part, weight in zip(rounds, weights.tolist(), strict=True):
         sent = np.full(len(part.costs), weight * part.scale)

@@ -220,5 +220,5 @@ def test_update_with_nan_is_refused_and_its_task_is_sent_again(
     history = execute_warm(warm_workers, trial(), tmp_path / "run", NanWorker)
     same(history.directory, undisturbed)
     assert [(line["task"], line["error"]) for line in faults(history)] == [
-        (task, "update refused: params hold 1 values that are not finite") for task in (4, 11)
+        (task, "update refused: params hold 1 value that is not finite") for task in (4, 11)
     ]

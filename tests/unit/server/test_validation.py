@@ -64,7 +64,7 @@ def test_valid_update_passes() -> None:
         ({"params": np.zeros(SIZE - 1, np.float32)}, "params have the shape (11,), not (12,)"),
         ({"params": np.zeros((SIZE, 1), np.float32)}, "params have the shape (12, 1), not (12,)"),
         ({"params": np.array([np.inf, -np.inf] * 6, np.float32)}, "params hold 12 values that are not finite"),
-        ({"extras": {"control": np.array([np.nan], np.float32)}}, "control hold 1 values that are not finite"),
+        ({"extras": {"control": np.array([np.nan], np.float32)}}, "control hold 1 value that is not finite"),
         ({"loss": float("nan")}, "the training loss is nan"),
         ({"loss": None}, "the training loss is None"),
         ({"loss": 1j}, "the training loss is 1j"),
