@@ -189,7 +189,8 @@ def check_personal(name: str, method: Method, *, server_shards: int) -> None:
 def _has_plain_loss(objective: Objective) -> bool:
     """Return True if the training loss of the objective is the mean cross-entropy of one output."""
     kind = type(objective)
-    is_mean = kind.loss is Classification.loss and kind.training_loss is Classification.training_loss
+    names = ("forward", "outputs", "loss", "training_loss")
+    is_mean = all(getattr(kind, name) is getattr(Classification, name) for name in names)
     return has_cross_entropy(objective) and is_mean and not objective.auxiliary
 
 

@@ -69,7 +69,7 @@ class TaskFailures(Stateful):
             InputError: The user's component or data made the last task fail.
             RunFailed: The tasks failed for another reason, or before the run was resumed.
         """
-        tried = np.count_nonzero(ledger.turns)
+        tried = int(np.count_nonzero(ledger.turns))
         if not ledger.bad_clients.all_failed(tried):
             return
         problem = f"the run trained nothing, because every task of {format_count(tried, 'client')} failed"

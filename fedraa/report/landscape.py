@@ -12,6 +12,7 @@ from fedraa.engine.build import build_run
 from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError
 from fedraa.messages import Floats
+from fedraa.objectives.builtin import has_cross_entropy
 from fedraa.reading.regular_files import open_regular_file
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.history import History
@@ -50,8 +51,9 @@ def load_model_and_samples(history: History) -> tuple[nn.Module, Tensor, Tensor]
             hint="leave --landscape out",
         )
     spec = build_run(history.experiment)
-    if not spec.objective.classifies or not isinstance(spec.example, Tensor):
-        raise InputError("landscape", f"{history.directory} learns {spec.objective.name}", expected="classification")
+    if not has_cross_entropy(spec.objective) or not isinstance(spec.example, Tensor):
+        problem = f"{history.directory} learns {spec.objective.name}"
+        raise InputError("landscape", problem, expected="classification with cross-entropy")
     module = copy.deepcopy(spec.traced.module)
     try:
         with open_regular_file(history.directory / MODEL) as stream:

@@ -166,6 +166,13 @@ class Smoothed(Classification):
         return functional.cross_entropy(outputs, targets, label_smoothing=0.1)
 
 
+class Tempered(Classification):
+    """Classification with logits that are divided by a temperature."""
+
+    def outputs(self, result: torch.Tensor) -> torch.Tensor:
+        return result / 4
+
+
 class TopTwo(Classification):
     """Classification with the share of samples whose label is among the two highest logits."""
 
@@ -188,6 +195,7 @@ def test_classification_with_another_metric_is_batched() -> None:
         ({"dropout": 0.5}, ["vmap"]),
         ({"model": "mlp-exits", "hidden": (8, 8)}, ["tuple", "logits"]),
         ({"objective": Smoothed()}, ["Smoothed"]),
+        ({"objective": Tempered()}, ["Tempered"]),
         ({"objective": Classification({"aux": 0.4})}, ["classification"]),
     ],
 )

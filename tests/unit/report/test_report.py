@@ -21,6 +21,7 @@ from fedraa.api import run
 from fedraa.cli.main import Run as RunCommand
 from fedraa.cli.main import _parse_arguments
 from fedraa.config.experiment import Experiment
+from fedraa.objectives import Classification
 from fedraa.report import report, to_tensorboard, to_wandb
 from fedraa.report.command import run_command
 from fedraa.report.comparison import comparison_pictures, hold_last, mean_curve
@@ -327,6 +328,19 @@ def test_a_report_writes_the_page_and_its_files(runs: Path, tmp_path: Path) -> N
     assert line["accuracy_low"] == line["accuracy_high"] == ""
     assert float(line["sharpness"]) > 0
     assert {path.suffix for path in folder.iterdir()} == {".csv", ".tex", ".pdf"}
+
+
+class Squared(Classification):
+    """Classification with the squared cross-entropy of each sample."""
+
+    def losses(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return super().losses(outputs, targets) ** 2
+
+
+def test_landscape_of_a_run_with_another_loss_is_refused(tmp_path: Path) -> None:
+    history = run(Experiment(method="fedavg", rounds=1, objective=Squared(), out=tmp_path / "run", **FLAGS))
+    with refuses("landscape", "Squared", "cross-entropy"):
+        report([history.directory], tmp_path / "page.html", landscape=True, trust=True)
 
 
 @pytest.mark.parametrize("package", ["tensorboard", "wandb"])
