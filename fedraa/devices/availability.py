@@ -1,9 +1,8 @@
 """The availability of devices over time, and its effect on the end times of tasks."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -33,10 +32,12 @@ class Availability:
     period: float | None = None
     periods: dict[int, float] = field(default_factory=dict)
 
-    @property
-    def leaving(self) -> list[int]:
-        """The clients that are never available after their last span, because their spans do not repeat."""
-        return [client for client in self.spans if self.periods.get(client, self.period) is None]
+    def count_leaving(self, until: float) -> int:
+        """Return the number of clients whose last span ends before the time `until`, and whose spans do not repeat."""
+        return sum(
+            spans[-1][1] < until and self.periods.get(client, self.period) is None
+            for client, spans in self.spans.items()
+        )
 
     def finish(self, client: int, start: float, work: float) -> float:
         """Return the end time of a task; infinity if the device is never available for long enough.
@@ -133,7 +134,9 @@ class Daily:
     period: float
     seed: int
 
-    leaving: ClassVar[Sequence[int]] = ()
+    def count_leaving(self, until: float) -> int:
+        """Return 0, because no client leaves for ever."""
+        return 0
 
     def finish(self, client: int, start: float, work: float) -> float:
         """Return the end time of a task.

@@ -147,7 +147,8 @@ def _check_return(spec: RunSpec) -> None:
     elif is_robust:
         awaited = min(clients, update.per_step)
     availability = spec.timing.availability
-    if availability is not None and clients - len(availability.leaving) < awaited:
+    end = np.inf if spec.limits.time is None else spec.limits.time
+    if availability is not None and clients - availability.count_leaving(end) < awaited:
         count = "every client" if awaited == clients else f"{awaited} different clients"
         problem = f"without a period the trace does not repeat, and {spec.experiment.method} waits for {count}"
         raise InputError("availability", problem, got=spec.experiment.availability, hint="give --availability-period")

@@ -131,6 +131,10 @@ def test_method_that_waits_for_all_clients_refuses_clients_that_leave(method: st
     with refuses("availability", method, "--availability-period"):
         build_run(Experiment(**flags))
     build_run(Experiment(**flags, availability_period=2))
+    # The trace is as long as the run.
+    build_run(Experiment(**flags, time=1.0))
+    with refuses("availability", method):
+        build_run(Experiment(**flags, time=1.1))
 
 
 def test_robust_buffer_refuses_a_trace_after_which_too_few_clients_remain(tmp_path: Path) -> None:
