@@ -13,6 +13,7 @@ from shlex import quote
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, Progress, RunStart
+from fedraa.numbers import format_count
 from fedraa.objectives.metric_spec import metric_heading
 from fedraa.rundir.file_names import EVALS
 from fedraa.rundir.history import title_of_method
@@ -116,7 +117,8 @@ class ProgressLog(Callback):
         parts = [self._steps_text(progress.step), self._time_text(progress.t)]
         if progress.metric is not None:
             parts.append(f"last {progress.metric_name} {progress.metric:.4g}")
-        return " | ".join([*parts, f"{progress.in_flight} tasks in flight", f"{progress.busy}/{progress.workers} busy"])
+        tasks = format_count(progress.in_flight, "task")
+        return " | ".join([*parts, f"{tasks} in flight", f"{progress.busy}/{progress.workers} busy"])
 
     def _steps_text(self, step: int) -> str:
         assert self._run is not None

@@ -32,6 +32,7 @@ from fedraa.data.transforms import Transforms
 from fedraa.data.tree import Array, Tree, first_not_finite, join_trees, map_tree, sample_shapes, take_rows
 from fedraa.data.validation_split import hold_back
 from fedraa.errors import InputError, locate_error, locate_in_dataset
+from fedraa.numbers import format_count
 from fedraa.rng import generator
 
 FEW = 1024
@@ -212,7 +213,9 @@ def _deal_generated(dataset: FederatedDataset, x_test: Tree, y_test: Array, how:
     sizes = np.full(how.clients, sizes, np.int64) if sizes.ndim == 0 else sizes.astype(np.int64)
     if len(sizes) != how.clients:
         hint = f"use --clients {len(sizes)}"
-        raise InputError("clients", got=how.clients, expected=f"the {len(sizes)} clients of the data", hint=hint)
+        raise InputError(
+            "clients", got=how.clients, expected=f"the {format_count(len(sizes), 'client')} of the data", hint=hint
+        )
     without = np.flatnonzero(sizes < 1)
     if without.size:
         client = without[0]
@@ -345,9 +348,8 @@ def _check_owners(dataset: FederatedDataset, name: str, owners: Sequence[Any] | 
         return
     field = f"dataset {dataset.name!r}: {name}"
     if len(owners) != samples:
-        raise InputError(
-            field, f"it names {len(owners)} clients for {samples} samples", hint="pass one client per sample"
-        )
+        problem = f"it names {format_count(len(owners), 'client')} for {format_count(samples, 'sample')}"
+        raise InputError(field, problem, hint="pass one client per sample")
     for row, owner in enumerate(owners):
         if owner is None or owner != owner or owner == "":
             raise InputError(f"{field} row {row}", got=owner, expected="a client for every sample")

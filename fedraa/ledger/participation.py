@@ -15,7 +15,7 @@ from fedraa.components.state import Stateful
 from fedraa.components.text import text_of
 from fedraa.errors import InputError, short_text
 from fedraa.ledger.selection_context import SelectionContext
-from fedraa.numbers import Count, Share
+from fedraa.numbers import Count, Share, format_count
 from fedraa.rng import generator
 
 # If a cohort is empty, it is drawn again. The maximum number of draws is this number times the number of clients.
@@ -110,7 +110,7 @@ class Sample(Participation):
 
     def cohort(self, clients: int, round: int, rng: np.random.Generator) -> Sequence[int]:
         if self.count > clients:
-            problem = f"there are {clients} clients"
+            problem = f"the run has {format_count(clients, 'client')}"
             raise InputError("participation", problem, got=f"sample:{self.count}", expected=EXPECTED)
         drawn: list[int] = rng.choice(clients, self.count, replace=False).tolist()
         return drawn

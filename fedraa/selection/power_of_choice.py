@@ -18,7 +18,7 @@ from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION, CountedSelection
 from fedraa.ledger.selection_context import Ints, SelectionContext
 from fedraa.messages import Floats
-from fedraa.numbers import Count
+from fedraa.numbers import Count, format_count
 
 
 def highest_losses(losses: Floats, candidates: Ints, count: int) -> list[int]:
@@ -62,7 +62,7 @@ class PowerOfChoice(CountedSelection):
             problem = f"{view.count} of the candidates must be chosen"
             raise InputError("power-of-choice.candidates", problem, got=drawn, hint="give more candidates")
         if self.candidates is not None and self.candidates > len(view.samples):
-            problem = f"there are {len(view.samples)} clients"
+            problem = f"the run has {format_count(len(view.samples), 'client')}"
             raise InputError("power-of-choice.candidates", problem, got=drawn, hint="give fewer candidates")
         shares = view.samples[view.candidates] / view.samples[view.candidates].sum()
         among = rng.choice(view.candidates, min(drawn, len(view.candidates)), replace=False, p=shares)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from fedraa.data.partition.partitioner import Partition, Partitioner, Shards, match_test_shards
 from fedraa.errors import InputError
 from fedraa.messages import Index
+from fedraa.numbers import format_count
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,12 @@ class Natural(Partitioner):
         ids = np.unique(self.owners)
         if clients > len(ids):
             hint = f"use --clients {len(ids)} or less"
-            raise InputError("clients", got=clients, expected=f"at most the {len(ids)} clients of the data", hint=hint)
+            raise InputError(
+                "clients",
+                got=clients,
+                expected=f"at most the {format_count(len(ids), 'client')} of the data",
+                hint=hint,
+            )
         if clients < len(ids):
             ids = np.sort(rng.choice(ids, clients, replace=False))
         return _shards_of_owners(ids, self.owners), ids

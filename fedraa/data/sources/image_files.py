@@ -12,6 +12,7 @@ import numpy as np
 
 from fedraa.data.tree import Array
 from fedraa.errors import InputError, RunWarning, locate_error, read_failure
+from fedraa.numbers import format_count
 from fedraa.reading.regular_files import refuse_irregular_file
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
@@ -66,9 +67,9 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
     if not images:
         raise InputError(str(root), "there is no image in it", expected=f"files {', '.join(IMAGES[:3])}, ...")
     if ignored:
+        files = format_count(len(ignored), "file")
         warnings.warn(
-            f"dataset {str(root)!r}: {len(ignored)} files do not have the suffix of an image and are ignored, such as "
-            f"{min(ignored)}",
+            f"dataset {str(root)!r}: it ignores {files} without the suffix of an image, such as {min(ignored)}",
             RunWarning,
             stacklevel=2,
         )

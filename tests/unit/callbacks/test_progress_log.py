@@ -106,6 +106,8 @@ def test_long_silence_ends_with_a_line_about_the_current_step(
         wait_for(caplog, "run 2 of 3 | starting Ray")
         log.on_progress(Progress(50, 2.0, 0.9, 3, START.limits, 1.25, 2, 2))
         wait_for(caplog, "update 50 of 200 | t 2 of 8 | last accuracy 0.9 | 3 tasks in flight | 2/2 busy")
+        log.on_progress(Progress(51, 2.0, 0.9, 1, START.limits, 1.25, 1, 2))
+        wait_for(caplog, "update 51 of 200 | t 2 of 8 | last accuracy 0.9 | 1 task in flight | 1/2 busy")
         log.on_close()
 
 

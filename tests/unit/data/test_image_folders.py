@@ -66,6 +66,8 @@ def test_hidden_files_and_folders_are_ignored(root: Path) -> None:
 
 def test_warning_counts_the_files_that_are_not_images(root: Path) -> None:
     (root / "train" / "cat" / "a.heic").write_text("x")
+    with pytest.warns(fl.RunWarning, match=" 1 file without"):
+        read_folder(str(root))
     (root / "train" / "notes.txt").write_text("x")
     with pytest.warns(fl.RunWarning, match=" 2 files "):
         assert counts(root) == [3, 3]
