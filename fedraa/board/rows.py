@@ -8,11 +8,10 @@ import numpy as np
 from fedraa.board.about import About
 from fedraa.board.sampling import json_number
 from fedraa.board.watched_run import WatchedRun
+from fedraa.rundir.config_file import PROBLEM
 
 # The comparison shows these options in separate columns.
 OWN_COLUMNS = {"method", "dataset"}
-# Runs have comparable metrics if these options are the same.
-PROBLEM = ("dataset", "objective", "validation")
 
 
 def make_row(run: WatchedRun) -> dict[str, Any]:

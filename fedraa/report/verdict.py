@@ -9,6 +9,7 @@ from fedraa.objectives import MetricSpec
 from fedraa.objectives.metric_spec import metric_heading
 from fedraa.report.runs import Group, Run, have_same_clock, have_same_target, runs_of
 from fedraa.report.statistics import LEVEL, mean_or_nan, welch_p_value
+from fedraa.rundir.config_file import PROBLEM
 
 # Maximum number of groups of which the report describes the differences from the best group.
 MAX_DESCRIBED_GROUPS = 4
@@ -27,23 +28,17 @@ def describe_comparison(groups: Sequence[Group]) -> list[str]:
     """Return paragraphs that compare groups of runs; an empty list for a single group."""
     if len(groups) < 2:
         return []
-    ranking = Ranking.of(groups)
-    paragraphs = [
-        _describe_data(groups),
-        ranking.in_words(),
-        _describe_followers(ranking),
-        _describe_weakness(ranking),
-        _suggest_next_runs(ranking),
-        _describe_unfinished(groups),
-    ]
-    return [paragraph for paragraph in paragraphs if paragraph]
-
-
-def _describe_data(groups: Sequence[Group]) -> str:
-    """Return a sentence if the runs have different data sets, otherwise an empty text."""
-    if len({run.options["dataset"] for run in runs_of(groups)}) == 1:
-        return ""
-    return "The runs have different data sets, so their values do not show which method is better."
+    if len({repr([run.options.get(name) for name in PROBLEM]) for run in runs_of(groups)}) > 1:
+        paragraphs = ["The runs have different data or tasks, so their values do not show which method is better."]
+    else:
+        ranking = Ranking.of(groups)
+        paragraphs = [
+            ranking.in_words(),
+            _describe_followers(ranking),
+            _describe_weakness(ranking),
+            _suggest_next_runs(ranking),
+        ]
+    return [paragraph for paragraph in (*paragraphs, _describe_unfinished(groups)) if paragraph]
 
 
 @dataclass(frozen=True)

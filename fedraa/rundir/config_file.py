@@ -15,6 +15,8 @@ from fedraa.reading.regular_files import read_regular_file
 FORMAT = 6
 # The required keys of config.json. Their values are JSON objects.
 SECTIONS = ("experiment", "method", "resolved", "versions")
+# Runs have comparable metrics if these options are the same.
+PROBLEM = ("dataset", "objective", "validation")
 # The hint of an error about a damaged file of a run directory.
 RESTORE = "restore the file from a copy, or start the run again"
 KEYS = {*SECTIONS, "format", "given", "commit", "command"}

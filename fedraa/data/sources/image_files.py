@@ -67,9 +67,9 @@ def find_images(root: Path) -> tuple[list[Path], list[Path]]:
     if not images:
         raise InputError(str(root), "there is no image in it", expected=f"files {', '.join(IMAGES[:3])}, ...")
     if ignored:
-        files = format_count(len(ignored), "file")
+        count = format_count(len(ignored), "file")
         warnings.warn(
-            f"dataset {str(root)!r}: it ignores {files} without the suffix of an image, such as {min(ignored)}",
+            f"dataset {str(root)!r}: it ignores {count} without the suffix of an image, such as {min(ignored)}",
             RunWarning,
             stacklevel=2,
         )

@@ -157,9 +157,12 @@ def test_runs_with_different_data_are_said_to_show_no_better_method(
     runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = load_groups([runs / "all"])
-    assert "data sets" not in " ".join(describe_comparison(groups))
-    monkeypatch.setitem(groups[0].first.config["experiment"], "dataset", "mnist")
-    assert "different data sets" in describe_comparison(groups)[0]
+    assert "different data" not in " ".join(describe_comparison(groups))
+    for option, value in (("dataset", "mnist"), ("validation", 0.2)):
+        with monkeypatch.context() as patch:
+            patch.setitem(groups[0].first.config["experiment"], option, value)
+            (text,) = describe_comparison(groups)
+        assert "different data or tasks" in text
 
 
 def test_different_default_rates_are_not_called_the_same(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
