@@ -126,7 +126,7 @@ def check_clients_left(bad: BadClients, task: Task, fault: Fault, clients: int) 
     last = f"the last, client {task.client} with task {task.id}"
     hint = _hint_about(fault)
     if len(bad.left_out) == clients:
-        failed = f"all {len(bad.left_out)} clients failed {format_count(bad.retries + 1, 'time')} in a row"
+        failed = f"all {format_count(clients, 'client')} failed {format_count(bad.retries + 1, 'time')} in a row"
         raise _last_error(fault, "clients", f"{failed}; {last}", hint)
     if bad.hopeless:
         raise _last_error(fault, "clients", f"the first {MAX_FIRST_FAILURES} clients all failed; {last}", hint)

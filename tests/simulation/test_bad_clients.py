@@ -293,6 +293,13 @@ def test_run_in_which_only_some_clients_had_time_to_fail_ends_with_a_warning(
     assert {line["client"] for line in drops(history)} == {0, 1, 2}
 
 
+def test_error_of_the_only_client_counts_one_client(spoil: Callable[..., None], tmp_path: Path) -> None:
+    spoil("raises", lambda task: True)
+    for retries, text in ((0, "all 1 client failed 1 time "), (1, "every task of 1 client failed")):
+        with refuses("clients", text, error=RunFailed):
+            execute("fedavg", tmp_path / str(retries), clients=1, rounds=1, client_retries=retries)
+
+
 def test_failed_run_resumes_after_the_clients_are_repaired(
     spoil: Callable[..., None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
