@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import islice, product
+from numbers import Real
 from typing import Any
 
 from fedraa.composition.method import Method
@@ -38,7 +39,8 @@ def as_tuple(field: str, value: Any, example: str) -> tuple[Any, ...]:
 def check_nonempty_and_unique(**chosen: Sequence[object]) -> None:
     """Raise InputError if one of the lists is empty or repeats a value."""
     for field, values in chosen.items():
-        if not values or len({str(value) for value in values}) < len(values):
+        different = {value if isinstance(value, Real) else str(value) for value in values}
+        if len(different) < max(1, len(values)):
             hint = ""
             if any(isinstance(value, Method) for value in values):
                 hint = "give each method a different name: dataclasses.replace(method, name=...)"

@@ -81,6 +81,7 @@ def test_compare_takes_methods_components_and_functions_as_objects(tmp_path: Pat
     [
         ("fedmagic", (0,), "^method: .*'fedmagic'"),
         ("fedavg", 3, r"^seeds: .*3; .*range\(3\)"),
+        ("fedavg", (1, 1.0), r"^seeds: got \(1, 1.0\); expected .*different"),
         ("fedavg", range(10**12), r"^seeds: got range\(0, 10{12}\); expected at most 1000000 "),
         ([], (0,), "^methods: "),
         (None, (0,), "^methods: .*None"),
