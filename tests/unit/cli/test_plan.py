@@ -216,17 +216,6 @@ def test_plan_of_rounds_with_a_deadline_counts_the_clients_that_meet_it(capsys: 
         assert f"in round 1: {ready} of 10" in " ".join(lines[-1])
 
 
-def test_plan_of_poisson_rounds_with_a_deadline_describes_the_first_round_with_clients(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """With this seed, the run has no client before round 3, and then one."""
-    fields: dict[str, Any] = {"method": "fedavg", "participation": "poisson:0.1", "clients": 5, "deadline": 5.0}
-    fields |= {"rounds": 3, "seed": 1, "hidden": (8,), "engine": "local", "quiet": True}
-    show_plan(Experiment(**fields))
-    assert "in round 3: 1 of 1" in capsys.readouterr().out
-    assert [line["step"] for line in run(Experiment(**fields)).lines() if line["kind"] == "dispatch"] == [2]
-
-
 @pytest.mark.parametrize(
     "fields",
     [

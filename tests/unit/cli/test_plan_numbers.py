@@ -1,11 +1,14 @@
-"""Numbers in the tables of a plan: classes of devices, the server's memory and the concentration of labels."""
+"""Numbers in a plan: classes of devices, the server's memory, the concentration of labels, clients in time."""
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedraa import Experiment
+from fedraa import Experiment, run
 from fedraa.cli.main import main
-from fedraa.cli.plan import device_classes, server_bytes
+from fedraa.cli.plan import device_classes, server_bytes, show_plan
 from fedraa.cli.plan_data import label_concentration
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build_run
@@ -43,3 +46,15 @@ def test_label_concentration_is_the_sum_of_squared_shares() -> None:
 def test_plan_of_one_step_has_the_singular(flags: str, count: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", *flags.split()]) == 0
     assert f"expected       {count} " in capsys.readouterr().out
+
+
+def test_plan_with_a_deadline_counts_the_clients_of_the_first_round_that_has_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With this seed, the run has no client before round 3, and then one."""
+    fields: dict[str, Any] = {"method": "fedavg", "participation": "poisson:0.1", "clients": 5, "deadline": 5.0}
+    fields |= {"rounds": 3, "seed": 1, "hidden": (8,), "engine": "local", "quiet": True}
+    show_plan(Experiment(**fields))
+    assert "in round 3: 1 of 1" in capsys.readouterr().out
+    history = run(Experiment(**fields, out=tmp_path / "run"))
+    assert [line["step"] for line in history.lines() if line["kind"] == "dispatch"] == [2]
