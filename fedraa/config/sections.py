@@ -364,7 +364,7 @@ class ClusterOptions(Section):
     workers: Count | None = None
     """Number of Ray workers (default: one per core, at most one per client)."""
     threads_per_worker: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Number of threads of each worker. It changes the rounding, and so the bits of the result."""
+    """Number of threads of each worker; it changes the rounding, and so the bits of the result."""
     address: str | None = None
     """Address of a running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for a remote one (default: a new local
     cluster)."""

@@ -299,7 +299,11 @@ def test_methods_that_wait_for_all_clients_are_omitted_if_devices_drop_out() -> 
     setting, refused = SETTINGS["dropouts"], {}
     for name, entrant in ENTRANTS.items():
         try:
-            build_run(Experiment(**entrant.fields(setting) | {"dataset": "digits", "engine": "local", "time": 1.0}))
+            build_run(
+                Experiment(
+                    **entrant.fields(setting) | {"dataset": "digits", "engine": "local", "time": setting.horizon}
+                )
+            )
         except InputError as error:
             refused[name] = (error.field, error.got)
     dropouts = ("availability", FLEETS / "dropouts.csv")
