@@ -20,7 +20,7 @@ import tyro
 from tyro import _errors
 
 from fedraa.cli.help import HELP_ALL, HELP_FLAGS, show_help
-from fedraa.config.experiment import Experiment
+from fedraa.config.experiment import CHANGEABLE, Experiment
 from fedraa.config.file import CALLBACKS
 from fedraa.config.usual_names import suggest_name
 from fedraa.errors import InputError
@@ -208,7 +208,7 @@ def _unknown_word_error(token: str, program: str, commands: Functions, arguments
         hint = f"did you mean --{name.replace('_', '-')}?"
     elif name in commands:
         hint = f"the command is {program} {name}"
-    elif arguments[0] == "resume" and name in Experiment.may_change() - {"out"}:
+    elif arguments[0] == "resume" and name in CHANGEABLE:
         hint = f"change it in Python: fedraa.resume(RUN, {name}=...)"
     elif arguments[0] == "resume" and name in _flag_names(commands, "run"):
         hint = f"a resumed run keeps its options; to change this one, start another run: {program} run {token}"

@@ -93,7 +93,7 @@ def show_plan(
         source = "from the option delay_bound"
         if schedule.delay_bound is None:
             source = "K* of the Fed-RAA paper, from the costs in the table"
-        print_line(f"delay bound    {planner.bound:.4g}{'' if spec.fleet.relative else ' s'} ({source})")
+        print_line(f"delay bound    {planner.bound:.4g}{spec.fleet.unit} ({source})")
         energies = task_energies(spec, planner.costs)
         if schedule.asynchronous:
             outlook, totals = async_outlook(spec, planner)

@@ -66,14 +66,13 @@ def async_outlook(spec: RunSpec, planner: SchedulerRunner) -> tuple[str, Totals]
     totals.up = sum(
         count * costs.moved_bytes(part.widths)[1] for count, part in zip(dry.tasks, spec.submodels, strict=True)
     )
-    unit = "" if spec.fleet.relative else " s"
     shares = ""
     if len(dry.tasks) > 1:
         percentages = " ".join(f"{count / max(1, sum(dry.tasks)):.0%}" for count in dry.tasks)
         shares = f" ({percentages} by fragment)"
     notes = goal_note(spec) + sample_note(len(sample), len(planner.costs)) + _unknown_losses_note(spec)
     sentence = (
-        f"{format_count(steps, 'update')} in time {time:.4g}{unit}{shares}{end}, "
+        f"{format_count(steps, 'update')} in time {time:.4g}{spec.fleet.unit}{shares}{end}, "
         f"staleness {times * dry.staleness_mean:.2f}, at most {times * dry.staleness_max:.0f}{notes}"
     )
     return sentence, totals.scale(steps / max(1, dry.steps))
@@ -169,12 +168,11 @@ def sampled_outlook(spec: RunSpec, draws: list[RoundTasks]) -> tuple[str, Totals
     rates = 1 / first.costs
     rate = _update_rate(spec, first)
     steps = _steps_within(spec, rate)
-    unit = "" if spec.fleet.relative else " s"
     condition = "if all tasks are like the first"
     if len(draws) > 1:
         condition = f"if tasks cost as much as the mean of {len(draws)} draws"
     notes = goal_note(spec) + sample_note(len(rates), first.total)
-    sentence = f"{format_count(steps, 'update')} in time {steps / rate:.4g}{unit}, {condition}{notes}"
+    sentence = f"{format_count(steps, 'update')} in time {steps / rate:.4g}{spec.fleet.unit}, {condition}{notes}"
     up_weights = rates * (steps * spec.method.update.per_step / rates.sum())
     # At the end, every client trains a task that the server does not use. After the last step, the client of this step
     # gets no task.

@@ -92,7 +92,7 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
     weights[-len(tail) :] -= max(0.0, steps - full_rounds) / len(tail)
     duration = time / steps if 0 < steps < inf else float(durations[-len(tail) :].mean())
     count = format_count(steps, "round")
-    unit = "" if spec.fleet.relative else " s"
+    unit = spec.fleet.unit
     sentence = f"{count} of {duration:.4g}{unit} in time {time:.4g}{unit}{end}{_condition(spec, rounds, steps)}"
     schedule: Any = spec.method.schedule
     if schedule.deadline is not None:

@@ -113,6 +113,9 @@ def with_fields(experiment: object, fields: Mapping[str, object]) -> Experiment:
     return experiment.replace_fields(fields)
 
 
+# The fields that may have other values in a resumed run. The run directory is an argument of a resume, so the field
+# `out` has no effect.
+CHANGEABLE = Experiment.may_change() - {"out"}
 # The sections in the order of `--help-all`.
 SECTIONS = tuple(base for base in reversed(Experiment.__bases__) if issubclass(base, Section))
 document_fields(Experiment)

@@ -33,7 +33,7 @@ class Availability:
     periods: dict[int, float] = field(default_factory=dict)
 
     def count_leaving(self, until: float) -> int:
-        """Return the number of clients whose last span ends before the time `until`, and whose spans do not repeat."""
+        """Return how many clients leave for ever before the time `until`."""
         return sum(
             spans[-1][1] < until and self.periods.get(client, self.period) is None
             for client, spans in self.spans.items()

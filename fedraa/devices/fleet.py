@@ -97,6 +97,11 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.compute)
 
+    @property
+    def unit(self) -> str:
+        """The unit of durations as a suffix: ` s`, or an empty text in relative units."""
+        return "" if self.relative else " s"
+
     def cost(self, load: Load, clients: npt.NDArray[np.int64] | int | slice = slice(None)) -> Floats:
         """Return latency + down/downlink + work/compute + up/uplink, in time units.
 

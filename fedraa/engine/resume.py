@@ -14,7 +14,7 @@ from torch import nn
 from fedraa.components.imports import import_object, importing_only
 from fedraa.components.text import paths_in
 from fedraa.composition.differences import differing_part
-from fedraa.config.experiment import Experiment
+from fedraa.config.experiment import CHANGEABLE, Experiment
 from fedraa.config.file import check_names
 from fedraa.config.sections import ClusterOptions, StopOptions
 from fedraa.data import Dataset, FederatedDataset
@@ -31,9 +31,6 @@ from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.run_lock import lock_log
-
-# The run directory is an argument of a resume, so the field `out` has no effect.
-CHANGEABLE = Experiment.may_change() - {"out"}
 
 
 def load_for_resume(
