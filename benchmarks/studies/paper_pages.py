@@ -87,12 +87,7 @@ def load_papers() -> list[PaperPage]:
 
 
 def judge_claims(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]]) -> list[Judged]:
-    """Return all claims with their verdicts, from the results of the studies.
-
-    Args:
-        claims: The claims.
-        results: The results by study.
-    """
+    """Return all claims with their verdicts. `results` has the results of the studies, by study."""
     compared = [(claim, compare_results(claim, results.get(claim.study, ()))) for claim in claims]
     adjusted = adjust_by_paper(compared)
     return [

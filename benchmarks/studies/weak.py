@@ -25,8 +25,7 @@ def is_accuracy(metric: str) -> bool:
 def group_accuracies(numbers: Iterable[tuple[str, str, str, float]]) -> Means:
     """Return the mean accuracies by column and metric. A mean that is NaN is omitted.
 
-    Args:
-        numbers: The row, the column, the metric and the mean of each number of a table.
+    `numbers` has the row, the column, the metric and the mean of each number of a table.
     """
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for row, column, metric, mean in numbers:

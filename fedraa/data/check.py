@@ -111,11 +111,8 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 def convert_arrays(arrays: Mapping[str, Array]) -> tuple[Features, Features]:
     """Return x_train and x_test as tokens, int64 [n, length], or as features, float32 [n, ...].
 
-    Args:
-        arrays: The arrays x_train, y_train, x_test and y_test.
-
-    Raises:
-        InputError: An array of inputs is malformed, or has another length than its targets.
+    `arrays` has x_train, y_train, x_test and y_test. Raises InputError if an array of inputs is malformed, or has
+    another length than its targets.
     """
     _check_inputs(arrays)
     tokens = _as_tokens(arrays)

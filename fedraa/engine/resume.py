@@ -213,12 +213,8 @@ def foreign_in(written: Mapping[str, Any]) -> list[str]:
 def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
     """Check the log and the configuration against the last intact checkpoint. Warn about damaged checkpoints.
 
-    Args:
-        directory: The run directory.
-        pinned: The result of `pinned_settings` for the run's config.json.
-
-    Raises:
-        InputError: A pinned setting changed after the checkpoint, or no checkpoint can be used.
+    `pinned` is the result of `pinned_settings` for the run's config.json. Raises InputError if one of these settings
+    changed after the checkpoint, or no checkpoint can be used.
     """
     choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_head)
     if choice is None:

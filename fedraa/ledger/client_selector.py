@@ -109,12 +109,7 @@ class ClientSelector:
             self.stats.record_update(client, label, loss=loss, duration=duration, step=step)
 
     def record_lost(self, client: int, elapsed: float) -> None:
-        """Record a lost task of a client.
-
-        Args:
-            client: The client.
-            elapsed: Time from the dispatch of the task to its loss.
-        """
+        """Record a task of a client that was lost `elapsed` units of time after its dispatch."""
         if self.stats is not None:
             self.stats.record_lost(client, elapsed)
 

@@ -164,12 +164,9 @@ class Traced:
         )
 
     def _renumber(self, is_kept: Sequence[bool]) -> tuple[np.ndarray, dict[int, int]]:
-        """Return the new ID of each unit, and the new numbers of the groups that can still be cut.
+        """Return the new ID of each unit, and the new numbers of the groups whose units can still be cut (`is_kept`).
 
         Units of other groups get the ID -1. The array ends with an extra -1: indexing with the old ID -1 gives -1.
-
-        Args:
-            is_kept: One value per group: True if its units can still be cut.
         """
         owners = np.repeat(is_kept, [group.size for group in self.groups])
         numbers = np.where(owners, np.cumsum(owners) - 1, -1)

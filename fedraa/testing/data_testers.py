@@ -85,12 +85,7 @@ def first_samples(part: Any) -> Dataset:
 
 
 def transform_experiment(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return a small experiment with the transform, and samples that the transform accepts.
-
-    Args:
-        part: The transform.
-        experiment: A function from the transform to a small experiment.
-    """
+    """Return the small experiment that `experiment` makes of the transform, with samples that the transform accepts."""
     data = first_samples(part)
     if data is make_tokens():
         tokenised = experiment(part).model_copy(update={"objective": "next-token"})

@@ -111,11 +111,7 @@ def _trial_processes(jobs: int) -> Iterator[Start]:
 
 
 def refuse_unsendable(parts: Mapping[str, object]) -> None:
-    """Raise InputError if an object cannot be sent to other processes of this machine.
-
-    Args:
-        parts: The objects by their names, which the error contains.
-    """
+    """Raise InputError if an object cannot be sent to other processes of this machine. The error contains its name."""
     script = hasattr(sys.modules["__main__"], "__file__")
     for name, part in parts.items():
         try:

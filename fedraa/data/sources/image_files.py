@@ -129,9 +129,7 @@ def image_array(image: Any) -> Array:
 def _walk_folders(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
     """Yield each folder from `folder` downwards, its files, and True if it contains folders.
 
-    Args:
-        folder: The folder.
-        around: The real paths of the parent folders. A link to one of them is not followed.
+    `around` has the real paths of the parent folders. A link to one of them is not followed.
     """
     real = os.path.realpath(folder)
     if real in around:
