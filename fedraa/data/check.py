@@ -75,11 +75,7 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
 
 
 def count_classes(y_train: Array) -> int:
-    """Return the largest label plus 1.
-
-    Raises:
-        InputError: The result is larger than the number of samples.
-    """
+    """Return the largest label plus 1. Raises InputError if the result is larger than the number of samples."""
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
         problem = f"its largest label is {classes - 1}, but there are only {len(y_train)} samples"
@@ -215,10 +211,7 @@ def _check_inputs(arrays: Mapping[str, Array]) -> None:
 def _as_tokens(arrays: Mapping[str, Array]) -> tuple[Features, Features] | None:
     """Return x_train and x_test as int64 if they are tokens, otherwise None.
 
-    Tokens are integers [n, length] of any type except uint8.
-
-    Raises:
-        InputError: A token is negative.
+    Tokens are integers [n, length] of any type except uint8. Raises InputError if a token is negative.
     """
     both = [arrays["x_train"], arrays["x_test"]]
     if not all(x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8 for x in both):

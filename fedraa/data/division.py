@@ -86,8 +86,7 @@ class DivisionSettings:
 def divide_dataset(dataset: Dataset | FederatedDataset, how: DivisionSettings) -> Federated:
     """Divide a data set among clients.
 
-    Raises:
-        InputError: A sample cannot be used. The error names the client and the row.
+    Raises InputError if a sample cannot be used. The error names the client and the row.
     """
     data = _deal_without_validation(dataset, how)
     if how.validation:

@@ -81,10 +81,8 @@ def rebuild_run(
 ) -> RunSpec:
     """Return the run that a directory describes, with the objects and the limits in `fields`.
 
-    `load_for_resume` documents the arguments.
-
-    Raises:
-        InputError: An object is missing or differs, or the configuration was changed or has another format.
+    `load_for_resume` documents the arguments. Raises InputError if an object is missing or differs, or the
+    configuration was changed or has another format.
     """
     config = History(directory).config
     longer = {name for name in fields if name in StopOptions.model_fields}

@@ -164,11 +164,7 @@ class ClientSelector:
 
 
 def _needed_count(selection: Selection, clients: int, over_selection: float) -> int:
-    """Return the selection's number of clients per round.
-
-    Raises:
-        InputError: The selection has no such number.
-    """
+    """Return the selection's number of clients per round. Raises InputError if the selection has no such number."""
     count = count_of(selection)
     if count is None or not is_built_in(type(selection)):
         problem = f"{text_of(selection)} has no number of clients per round"

@@ -91,10 +91,8 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     """Return the names of the parameters inside repeated blocks.
 
     Without repeated blocks, return the names of the parameters that can be cut. SubDisMO masks only the 133,120
-    parameters in the encoder blocks of a ViT (Table 7).
-
-    Raises:
-        Uncuttable: The model has neither repeated blocks nor width groups.
+    parameters in the encoder blocks of a ViT (Table 7). Raises Uncuttable if the model has neither repeated blocks nor
+    width groups.
     """
     blocks = tuple(f"{name}." for name in _find_repeated_modules(traced.module))
     if blocks:

@@ -202,10 +202,7 @@ class Traced:
         """Return a dense module with only the kept units.
 
         The new module shares frozen parameters with the full module and copies all others. Buffers with a value per
-        unit, such as running statistics, are also cut.
-
-        Raises:
-            InputError: The index set does not fit the groups.
+        unit, such as running statistics, are also cut. Raises InputError if the index set does not fit the groups.
         """
         sizes = find_cut_numbers(self.sizes, self.widths(indices), [group.size for group in self.groups])
         return shrink_module(self.module, self._find_kept(indices), self.grouped, sizes)
@@ -263,11 +260,7 @@ class Traced:
         return flat
 
     def check(self, indices: IndexSet) -> IndexSet:
-        """Return the index set as int64 arrays.
-
-        Raises:
-            InputError: The index set does not fit the groups.
-        """
+        """Return the index set as int64 arrays. Raises InputError if the index set does not fit the groups."""
         if len(indices) != len(self.groups):
             problem = f"there are {len(indices)} arrays"
             raise InputError("indices", problem, expected=f"one per group, {len(self.groups)} in all")

@@ -144,10 +144,8 @@ def _are_equal(a: Any, b: Any) -> bool:
 def make_data(source: object) -> Any:
     """Return the data source that a name, an import path or an object stands for.
 
-    For the name of a built-in data set, the result is a function that reads the samples again at each call.
-
-    Raises:
-        ValueError: The data are invalid.
+    For the name of a built-in data set, the result is a function that reads the samples again at each call. Raises
+    ValueError if the data are invalid.
     """
     if isinstance(source, str) and not is_path(source.partition("(")[0].strip()):
         return partial(load_dataset, source, None)

@@ -234,8 +234,7 @@ def _read_column(path: str, table: Any, column: str) -> list[Any]:
 def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
     """Return the number of names in an image's path: 3 for SPLIT/CLASS/IMAGE, 4 for SPLIT/CLIENT/CLASS/IMAGE.
 
-    Raises:
-        InputError: A path has another number of names, or two paths have different numbers.
+    Raises InputError if a path has another number of names, or two paths have different numbers.
     """
     form = "all images in SPLIT/CLASS, or all in SPLIT/CLIENT/CLASS, with the splits train and test"
     first = paths[0].relative_to(root).parent

@@ -107,11 +107,7 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
 
 
 def plain_image(image: Any) -> Any:
-    """Convert a PIL image to grey or RGB.
-
-    Raises:
-        InputError: It has more than 8 bits per colour.
-    """
+    """Convert a PIL image to grey or RGB. Raises InputError if it has more than 8 bits per colour."""
     _refuse_deep(image)
     if image.mode in GREY:
         return image.convert("L")
