@@ -220,11 +220,9 @@ def draw_plots(papers: Sequence[PaperPage], judged: Sequence[Judged], folder: Pa
 
 
 def format_pages(results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -> dict[str, str]:
-    """Return the text of all pages by their paths in the documentation.
+    """Return the text of all pages by their paths in the documentation, from the results by study.
 
-    Args:
-        results: The results by study.
-        mnist: The table that `paper004` writes.
+    `mnist` is the table that `paper004` writes.
     """
     papers = load_papers()
     judged = judge_claims(load_claims(), results)
