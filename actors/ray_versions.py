@@ -90,10 +90,8 @@ def resolve_address(address: str) -> str:
 def head_request(as_client: bool) -> tuple[str, Any]:
     """Return the method and the message of a gRPC request that the head node of a cluster answers immediately.
 
-    The request shows within seconds if the cluster is reachable. Without it, Ray tries to connect for minutes.
-
-    Args:
-        as_client: True for the port of `ray://` addresses, False for the port of the GCS.
+    The request shows within seconds if the cluster is reachable. Without it, Ray tries to connect for minutes. It goes
+    to the port of `ray://` addresses if `as_client` is True, otherwise to the port of the GCS.
     """
     if as_client:
         message = _client.ClusterInfoRequest(type=_client.ClusterInfoType.PING)

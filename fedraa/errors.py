@@ -216,14 +216,10 @@ def locate_error(error: Exception, place: str) -> InputError:
 
 
 def locate_in_dataset(error: Exception, name: str) -> InputError:
-    """Return an InputError that names the data set of an error.
+    """Return an InputError that names the data set of an error, such as `folder:PATH` or `csv('PATH')`.
 
     If the error names a file of the data set, its field gets the prefix `dataset` without the name of the data set,
     because this name contains the path.
-
-    Args:
-        error: The error.
-        name: The name of the data set, such as `folder:PATH` or `csv('PATH')`.
     """
     quoted = re.match(r"""\w+\(.*?(["'])(.+?)\1""", name)
     path = quoted[2] if quoted else name.partition(":")[2] or name

@@ -9,6 +9,17 @@ import pytest
 import fedraa as fl
 from benchmarks.system.killing import KillAt, Killed
 
+# The fields of a short run with several checkpoints.
+SMALL: dict[str, Any] = {
+    "engine": "local",
+    "hidden": (8,),
+    "clients": 8,
+    "local_steps": 2,
+    "checkpoint_every": 2,
+    "seed": 5,
+    "quiet": True,
+}
+
 
 def lines(directory: Path) -> list[dict[str, Any]]:
     """Return the log of a run without real times."""

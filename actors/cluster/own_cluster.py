@@ -70,13 +70,9 @@ def prestart_cluster(cpus: int) -> Iterator[None]:
 
 @contextmanager
 def own_cluster(cpus: int) -> Iterator[None]:
-    """Provide a private Ray cluster in the block: the prestarted cluster, or a new one.
+    """Provide a private Ray cluster in the block: the prestarted cluster, or a new one with `cpus` CPUs.
 
-    Args:
-        cpus: The number of CPUs that a new cluster declares.
-
-    Raises:
-        RunFailed: The cluster did not start in several attempts.
+    Raises RunFailed if the cluster did not start in several attempts.
     """
     with _prestarted.pop() if _prestarted else _start_cluster(cpus):
         yield

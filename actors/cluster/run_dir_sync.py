@@ -49,13 +49,9 @@ def fill(directory: Path, files: Mapping[str, bytes]) -> dict[str, Stamp]:
 
 
 def read_changes(directory: Path, seen: Mapping[str, Stamp]) -> Changes:
-    """Return the changes of a run directory since the last copy.
+    """Return the changes of a run directory since the last copy. `seen` has each file's size and time at that copy.
 
     The logs are read after the checkpoints. So they contain all events before the newest checkpoint.
-
-    Args:
-        directory: The directory.
-        seen: The size and time of each file at the last copy.
     """
     stamps = _read_stamps(directory)
     whole = {}

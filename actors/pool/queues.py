@@ -55,9 +55,7 @@ class Queues:
     def ended(self, task: Task, *, well: bool) -> bool:
         """Remove an ended task. Return False if the task was cancelled: its outcome must then be discarded.
 
-        Args:
-            task: The task.
-            well: False if the task failed. It gets a separate call if it is submitted again.
+        A task that failed (`well` is False) gets a separate call if it is submitted again.
         """
         del self._tasks[task.id]
         if well:

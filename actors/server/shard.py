@@ -27,11 +27,8 @@ FIRST_WAIT_S = 30.0
 def await_answers(calls: Sequence[Callable[[], AnyRef]]) -> list[Any]:
     """Make calls of actors, and return their answers. A call without an answer is made again after some time.
 
-    If Ray loses the notice that the arguments of a call have arrived, the call never begins. A second execution of a
-    call must have no effect.
-
-    Args:
-        calls: Functions that each make a call and return the reference of its answer.
+    Each function makes a call and returns the reference of its answer. If Ray loses the notice that the arguments of a
+    call have arrived, the call never begins. A second execution of a call must have no effect.
     """
     attempts = [[call()] for call in calls]
     answers = []

@@ -88,9 +88,7 @@ def find_largest_eigenvalue(
 ) -> float:
     """Return the eigenvalue of largest magnitude of a symmetric matrix, by power iteration.
 
-    Args:
-        multiply: Returns the product of the matrix and a vector.
-        start: The first vector, of norm 1.
+    `multiply` returns the product of the matrix and a vector. `start` is the first vector, of norm 1.
     """
     vector, eigenvalue = start, math.inf
     for _ in range(MAX_POWER_STEPS):

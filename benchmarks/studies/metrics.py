@@ -90,11 +90,8 @@ def after_rounds(count: int) -> Metric:
 def at_own_time(target: Mapping[str, float], multiple: float) -> Metric:
     """Return a metric: a run's accuracy at the time `multiple` * t. Here t is the time of reaching the target.
 
-    The metric is NaN if the run did not reach the target, or ended before the time `multiple` * t.
-
-    Args:
-        target: The target accuracy, from 0 to 1, by data set.
-        multiple: The factor of the time t, such as 3.
+    `target` has the target accuracy, from 0 to 1, by data set. The metric is NaN if the run did not reach the target,
+    or ended before the time `multiple` * t.
     """
 
     def accuracy(history: History) -> float:

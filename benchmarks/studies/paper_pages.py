@@ -87,12 +87,7 @@ def load_papers() -> list[PaperPage]:
 
 
 def judge_claims(claims: Sequence[PaperClaim], results: Mapping[str, Sequence[Result]]) -> list[Judged]:
-    """Return all claims with their verdicts, from the results of the studies.
-
-    Args:
-        claims: The claims.
-        results: The results by study.
-    """
+    """Return all claims with their verdicts. `results` has the results of the studies, by study."""
     compared = [(claim, compare_results(claim, results.get(claim.study, ()))) for claim in claims]
     adjusted = adjust_by_paper(compared)
     return [
@@ -225,11 +220,9 @@ def draw_plots(papers: Sequence[PaperPage], judged: Sequence[Judged], folder: Pa
 
 
 def format_pages(results: Mapping[str, Sequence[Result]], mnist: pd.DataFrame) -> dict[str, str]:
-    """Return the text of all pages by their paths in the documentation.
+    """Return the text of all pages by their paths in the documentation, from the results by study.
 
-    Args:
-        results: The results by study.
-        mnist: The table that `paper004` writes.
+    `mnist` is the table that `paper004` writes.
     """
     papers = load_papers()
     judged = judge_claims(load_claims(), results)

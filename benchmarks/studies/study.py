@@ -10,15 +10,12 @@ import hashlib
 import json
 import math
 import multiprocessing
-import os
 import re
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from itertools import product
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +31,7 @@ from fedraa.rundir.file_names import CONFIG, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import lock_directory
 from fedraa.settings.resolve import resolve_method
+from fedraa.tuning.work import end_with_parent
 
 SEEDS = (0, 1, 2)
 
@@ -272,15 +270,4 @@ def _prepare_process() -> None:
     """Exclude imported modules from garbage collection. Let this process end when the study's process ends."""
     gc.collect()
     gc.freeze()
-    _exit_when_parent_ends()
-
-
-def _exit_when_parent_ends() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait_for_parent() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=wait_for_parent, daemon=True).start()
+    end_with_parent()

@@ -107,9 +107,6 @@ class Advantage:
 
         It is too wide if its width exceeds half of the paper's advantage. If the paper has no numbers, the advantage is
         assumed: `RESOLVED_POINTS` for percentages, `RESOLVED_RATIO` for ratios, and 0 for other units.
-
-        Args:
-            percent: True if the numbers are percentages.
         """
         if self.decides or self.low == self.high:
             return False
@@ -119,9 +116,6 @@ class Advantage:
         """Return the number of seeds with which the interval would not be too wide, if the variance stays the same.
 
         The result is None if it is unknown: the interval has no ends, or no width is narrow enough.
-
-        Args:
-            percent: True if the numbers are percentages.
         """
         narrow = self._narrow_width(percent=percent)
         if self.n < 2 or not narrow or not math.isfinite(self._width):

@@ -25,8 +25,7 @@ def is_accuracy(metric: str) -> bool:
 def group_accuracies(numbers: Iterable[tuple[str, str, str, float]]) -> Means:
     """Return the mean accuracies by column and metric. A mean that is NaN is omitted.
 
-    Args:
-        numbers: The row, the column, the metric and the mean of each number of a table.
+    `numbers` has the row, the column, the metric and the mean of each number of a table.
     """
     by_column: dict[tuple[str, str], list[tuple[str, float]]] = {}
     for row, column, metric, mean in numbers:
@@ -38,11 +37,7 @@ def group_accuracies(numbers: Iterable[tuple[str, str, str, float]]) -> Means:
 def find_weak(means: Means, chance: float) -> dict[tuple[str, str, str], str]:
     """Return the numbers that cannot show a difference, by row, column and metric, with the reason for each.
 
-    A reason is `AT_CHANCE` or `SATURATED`.
-
-    Args:
-        means: The mean accuracies.
-        chance: The accuracy of a uniform guess, in per cent.
+    A reason is `AT_CHANCE` or `SATURATED`. `chance` is the accuracy of a uniform guess, in per cent.
     """
     weak: dict[tuple[str, str, str], str] = {}
     for (column, metric), rows in means.items():

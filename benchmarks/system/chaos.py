@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from benchmarks.system import chaos_clients, chaos_files, chaos_kills, chaos_processes
-from benchmarks.system.chaos_table import Kind, Table
+from benchmarks.system.chaos_table import Kind, has_row, put_row
 from fedraa.cli.console import print_line
 
 SEED = 0
@@ -27,15 +27,12 @@ KINDS = {
 }
 
 
-def run_trials(kind: Kind, table: Table, again: bool) -> list[str]:
+def run_trials(kind: Kind, *, again: bool) -> list[str]:
     """Run the trials of one kind and return the names of the failed ones.
 
-    Args:
-        kind: The kind of disturbance.
-        table: The table of results.
-        again: True to repeat trials that already have a row in the table.
+    Trials that already have a row in the table are repeated only if `again` is True.
     """
-    trials = {of: trial for of, trial in kind.trials.items() if again or not table.has_row(kind.name, of)}
+    trials = {of: trial for of, trial in kind.trials.items() if again or not has_row(kind.name, of)}
     if not trials:
         return []
     wrong = []
@@ -44,7 +41,7 @@ def run_trials(kind: Kind, table: Table, again: bool) -> list[str]:
             started = time.monotonic()
             with TemporaryDirectory(prefix="fedraa-chaos-") as folder:
                 tally = trial(Path(folder), np.random.default_rng([SEED, zlib.crc32(f"{kind.name} {of}".encode())]))
-            table.put(kind.name, of, tally, time.monotonic() - started)
+            put_row(kind.name, of, tally, time.monotonic() - started)
             print_line(f"{kind.name}, {of}: {tally.right} of {tally.count} right")
             if not tally.well:
                 wrong.append(f"{kind.name} ({of})")
@@ -62,10 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     logging.getLogger("fedraa").setLevel(logging.ERROR)
     logging.getLogger("actors").setLevel(logging.ERROR)
-    table = Table()
     wrong = []
     for name in options.kinds:
-        wrong += run_trials(KINDS[name], table, again=not options.keep_rows)
+        wrong += run_trials(KINDS[name], again=not options.keep_rows)
     if wrong:
         sys.exit(f"chaos: wrong results: {', '.join(wrong)}")
 

@@ -317,27 +317,24 @@ def short_writes(method: str, folder: Path, rng: np.random.Generator, count: int
         shutil.rmtree(directory)
 
 
-def simultaneous_starts(folder: Path, together: int, rounds: int, common_flags: Sequence[str]) -> Iterator[Row]:
-    """Start the same run in several processes at once and yield the outcomes.
+def simultaneous_starts(folder: Path, common_flags: Sequence[str]) -> Iterator[Row]:
+    """Start the same run three times in several processes at once, and yield the outcomes.
 
-    Args:
-        folder: The folder of all runs.
-        together: The number of processes.
-        rounds: The number of repetitions.
-        common_flags: The flags that name a common run directory; empty if each process chooses its own.
+    The directories of the runs are in `folder`. `common_flags` name a common run directory. They are empty if each
+    process chooses its own.
     """
     flags = ["--engine", "local", "--hidden", "8", "--clients", "3", "--local-steps", "1", "--updates", "3", "--quiet"]
     command = [sys.executable, "-m", "fedraa", "run", *flags, *common_flags]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    for number in range(rounds):
+    for number in range(3):
         place = folder / f"starts-{number}"
         place.mkdir()
         with ExitStack() as stack:
             start = partial(start_tree, command, cwd=place, env=environment, stderr=subprocess.PIPE, text=True)
-            processes = [stack.enter_context(start()) for _ in range(together)]
+            processes = [stack.enter_context(start()) for _ in range(SIMULTANEOUS_STARTS)]
             messages = [process.communicate()[1].strip() for process in processes]
         runs = [place / "same"] if common_flags else sorted((place / "runs").iterdir())
-        lost = together - len(runs) - messages.count(REFUSED)
+        lost = SIMULTANEOUS_STARTS - len(runs) - messages.count(REFUSED)
         well = not lost and all("consistent (" in replay(directory) for directory in runs)
         yield Row("simultaneous starts", str(number), HARMLESS if well else "runs lost", "; ".join(messages), lost)
 
@@ -353,7 +350,7 @@ def tally_rows(rows: Iterable[Row], disturbances: int = 1) -> Tally:
 
 
 def _tally_starts(folder: Path, rng: np.random.Generator, common_flags: Sequence[str]) -> Tally:
-    return tally_rows(simultaneous_starts(folder, SIMULTANEOUS_STARTS, 3, common_flags), SIMULTANEOUS_STARTS)
+    return tally_rows(simultaneous_starts(folder, common_flags), SIMULTANEOUS_STARTS)
 
 
 def _of_methods(mishaps: Callable[..., Iterator[Row]], count: int) -> dict[str, Trial]:

@@ -5,12 +5,10 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from fedraa.rundir.atomic_files import replace_file
+from benchmarks.system.rows import read_table, write_table
 from fedraa.rundir.history import History
 
 RESULTS = Path(__file__).parents[1] / "results" / "chaos.csv"
@@ -55,38 +53,23 @@ class Kind:
     around: Callable[[], AbstractContextManager[object]]
 
 
-class Table:
-    """A table in a CSV file to which several processes may write at the same time."""
+def has_row(kind: str, of: str) -> bool:
+    """Return True if the table has a row with this `kind` and `of`."""
+    return any((row["kind"], row["of"]) == (kind, of) for row in read_table(RESULTS))
 
-    def __init__(self, path: Path = RESULTS) -> None:
-        self._path = path
 
-    def has_row(self, kind: str, of: str) -> bool:
-        return any((row["kind"], row["of"]) == (kind, of) for row in self._read_rows())
+def put_row(kind: str, of: str, tally: Tally, seconds: float) -> None:
+    """Write a row, which replaces an earlier row with the same `kind` and `of`.
 
-    def put(self, kind: str, of: str, tally: Tally, seconds: float) -> None:
-        """Write a row, which replaces an earlier row with the same `kind` and `of`.
-
-        Args:
-            kind: The kind of disturbance.
-            of: The name of the method or process.
-            tally: The outcome.
-            seconds: The duration of the trial.
-        """
-        row: dict[Any, Any] = {"kind": kind, "of": of, **asdict(tally), "seconds": round(seconds, 1)}
-        rows = self._read_rows()
-        keys = [(old["kind"], old["of"]) for old in rows]
-        if (kind, of) in keys:
-            rows[keys.index((kind, of))] = row
-        else:
-            rows.append(row)
-        with replace_file(self._path) as stream:
-            stream.write(pd.DataFrame(rows).to_csv(index=False).encode())
-
-    def _read_rows(self) -> list[dict[Any, Any]]:
-        if not self._path.exists():
-            return []
-        return pd.read_csv(self._path).to_dict("records")
+    Args:
+        kind: The kind of disturbance.
+        of: The name of the method or process.
+        tally: The outcome.
+        seconds: The duration of the trial.
+    """
+    row = {"kind": kind, "of": of, **asdict(tally), "seconds": round(seconds, 1)}
+    rows = {(old["kind"], old["of"]): old for old in read_table(RESULTS)}
+    write_table(RESULTS, list(row), (rows | {(kind, of): row}).values())
 
 
 def lost_and_doubled(directory: Path, undisturbed: Path) -> tuple[int, int]:

@@ -156,10 +156,8 @@ def random_case(generator: random.Random) -> Case:
 def run_child(*, protect: bool) -> None:
     """Read cases from standard input, test each in a forked process, and print the results.
 
-    A forked process is fast, because it need not import PyTorch again.
-
-    Args:
-        protect: True to test fedraa's replacement of PyTorch's backward pass, False to test PyTorch itself.
+    A forked process is fast, because it need not import PyTorch again. The process tests fedraa's replacement of
+    PyTorch's backward pass if `protect` is True, otherwise PyTorch itself.
     """
     if protect:
         # This import installs fedraa's protection.

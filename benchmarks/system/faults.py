@@ -74,22 +74,15 @@ DELAYED = (
 
 
 def delay_messages(milliseconds: tuple[int, int], *methods: str) -> dict[str, str]:
-    """Return environment variables with which Ray delays messages by a random time.
-
-    Args:
-        milliseconds: The minimum and maximum delay.
-        methods: The names of the delayed remote calls.
-    """
+    """Return environment variables with which Ray delays these remote calls by a random time between two limits."""
     low, high = milliseconds
     return {"RAY_testing_asio_delay_us": ",".join(f"{method}={1000 * low}:{1000 * high}" for method in methods)}
 
 
 def lose_messages(percent: int, *methods: str) -> dict[str, str]:
-    """Return environment variables with which Ray loses requests, answers and running calls.
+    """Return environment variables with which Ray loses a percentage of requests, of answers and of running calls.
 
-    Args:
-        percent: The percentage of requests, of answers and of running calls that are lost.
-        methods: The names of the remote calls.
+    `methods` are the names of the remote calls.
     """
     shares = dict.fromkeys(("req_failure_prob", "resp_failure_prob", "in_flight_failure_prob"), percent)
     calls = {method: {"num_failures": -1, **shares} for method in methods}

@@ -20,13 +20,12 @@ from typing import Literal
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from actors.cluster.placement import gpu_share
 from actors.pool.executor import RayExecutor
 from benchmarks.system.gpu_work import LR, WORKLOADS, BareLoop, Workload, time_pfl
 from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.rows import write_table
+from benchmarks.system.rows import print_rows, write_table
 from benchmarks.system.throughput import start_cluster
 from benchmarks.system.trials import CORES
 from fedraa.callbacks import Callback, Progress
@@ -78,10 +77,7 @@ def main(
             Console().print(", ".join(f"{name} {value}" for name, value in row.items() if value))
             rows.append(row)
             write_table(out, list(rows[0]), rows)
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*row.values())
-    Console(width=140).print(table)
+    print_rows(rows, width=140)
     if failed:
         raise RunFailed("tests", "some tests marked cuda failed", hint="their output is above")
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from benchmarks.system.bare import build_mlp
 from benchmarks.system.peer_programs.peer_work import WithLoss
+from benchmarks.system.trials import synthetic_dataset
 from fedraa.data import Dataset
 from fedraa.models import build_model
 
@@ -34,12 +35,8 @@ class Workload:
     bf16: bool = False
 
     def dataset(self) -> Dataset:
-        """Return a data set of random samples. The measured speed does not depend on the values of samples."""
-        rng = np.random.default_rng(0)
-        total = self.clients * self.samples
-        x = rng.standard_normal((total, *self.shape), np.float32)
-        y = rng.integers(0, 10, total)
-        return Dataset("random", x, y, x[:100], y[:100], 10)
+        """Return random samples, as many as all clients together have."""
+        return synthetic_dataset(self.clients * self.samples, self.shape)
 
 
 def small_cnn() -> nn.Module:

@@ -25,7 +25,6 @@ from fedraa.api import run
 from fedraa.callbacks import Callback, Progress
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
-from fedraa.rundir.atomic_files import replace_file
 
 CLIENTS, UPDATES, EVERY = 2_000, 200_000, 2_000
 RESULTS = Path(__file__).parents[1] / "results"
@@ -104,8 +103,8 @@ def main() -> None:
         more = object_store_bytes() - before
     lines = [fit_line(name, [point for point in points if point[0] > UPDATES / 3]) for name, points in samples.items()]
     lines.append({"process": "object store", "megabytes": round(more / 1e6, 3), "per_1000_updates": 0.0})
-    write_table("memory.csv", pd.DataFrame(lines))
-    write_table("memory_long.csv", memory_over_time(samples))
+    pd.DataFrame(lines).to_csv(RESULTS / "memory.csv", index=False)
+    memory_over_time(samples).to_csv(RESULTS / "memory_long.csv", index=False)
 
 
 def make_experiment(out: Path) -> Experiment:
@@ -122,12 +121,6 @@ def memory_over_time(samples: Mapping[str, Sequence[tuple[int, float]]]) -> pd.D
     table = pd.DataFrame(columns)
     table.index = table.index.astype(int).rename("update")
     return table.reset_index()
-
-
-def write_table(name: str, table: pd.DataFrame) -> None:
-    """Write a table as a CSV file."""
-    with replace_file(RESULTS / name) as stream:
-        stream.write(table.to_csv(index=False).encode())
 
 
 def fit_line(name: str, points: list[tuple[int, float]]) -> dict[str, object]:

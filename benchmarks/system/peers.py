@@ -28,12 +28,11 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
 from benchmarks.system.peer_programs.peer_work import Work
 from benchmarks.system.processes import list_descendants, start_tree, unique_bytes
-from benchmarks.system.rows import read_table, write_table
+from benchmarks.system.rows import print_rows, read_table, write_table
 from fedraa.errors import RunFailed
 
 ROOT = Path(__file__).parents[2]
@@ -161,10 +160,7 @@ def main(
         for row in measure_workload(workload, able, repeats):
             rows[row["workload"], row["system"]] = row
         write_table(out, COLUMNS, rows.values())
-    table = Table(*COLUMNS)
-    for row in rows.values():
-        table.add_row(*(row[column] for column in COLUMNS))
-    Console(width=160).print(table)
+    print_rows(list(rows.values()), width=160)
 
 
 def find_python(system: System, environments: Path) -> Path:

@@ -30,9 +30,7 @@ def list_descendants(root: int) -> list[int]:
 def start_tree(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Start a process. At the end of the block, it is killed with all its descendants if it has not ended.
 
-    Args:
-        command: The command.
-        options: The arguments of subprocess.Popen.
+    `options` are arguments of subprocess.Popen.
     """
     with subprocess.Popen(command, **options) as process:
         try:

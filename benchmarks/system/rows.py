@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
+from rich.console import Console
+from rich.table import Table
 
 from fedraa.cli.console import print_line
 
@@ -64,3 +66,11 @@ def write_table(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, 
         table.writeheader()
         table.writerows(rows)
     partial.replace(path)
+
+
+def print_rows(rows: Sequence[Mapping[str, str]], width: int | None = None) -> None:
+    """Print rows with the same columns as a table, `width` characters wide if it is given."""
+    table = Table(*rows[0])
+    for row in rows:
+        table.add_row(*row.values())
+    Console(width=width).print(table)

@@ -16,14 +16,12 @@ from threading import Event
 from typing import Literal
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch.nn import functional as F
 
 from benchmarks.system.bare import build_mlp
 from benchmarks.system.gpu import open_executor
 from benchmarks.system.known_names import refuse_below_one
-from benchmarks.system.rows import write_table
+from benchmarks.system.rows import print_rows, write_table
 from benchmarks.system.throughput import start_cluster
 from benchmarks.system.trials import CORES, cpu_seconds_of_all, synthetic_dataset
 from fedraa.callbacks import Callback, Progress
@@ -56,10 +54,7 @@ def main(
     """
     refuse_below_one("rounds", rounds)
     rows = [measure_overhead(engine, width, clients, rounds) for engine, width in product(engines, hidden)]
-    table = Table(*rows[0])
-    for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
+    print_rows(rows)
     write_table(out, list(rows[0]), rows)
 
 

@@ -262,13 +262,9 @@ def time_echoes(actors: list[Any], params: Vector, updates: int) -> Spent:
 
 
 def measure_mixing(dataset: Dataset, model: str) -> Measurement:
-    """Measure the server's time per asynchronous update.
+    """Measure the server's time per asynchronous update. `model` is a key of MODELS.
 
     The server chooses and copies a fragment, and mixes the update.
-
-    Args:
-        dataset: The data.
-        model: A key of MODELS.
     """
     server = _make_server(dataset, model)
     seconds = []

@@ -67,10 +67,10 @@ class Measurement:
         return [f"{self.fedraa:.3g} {self.unit}", *compared_values]
 
 
-def synthetic_dataset(samples: int) -> Dataset:
-    """Return random samples in the shape of MNIST, because the speed does not depend on the values."""
+def synthetic_dataset(samples: int, shape: tuple[int, ...] = (1, 28, 28)) -> Dataset:
+    """Return random samples, by default in the shape of MNIST, because the speed does not depend on the values."""
     rng = np.random.default_rng(0)
-    x = rng.standard_normal((samples, 1, 28, 28), np.float32)
+    x = rng.standard_normal((samples, *shape), np.float32)
     y = rng.integers(0, 10, samples)
     return Dataset("synthetic", x, y, x[:100], y[:100], 10)
 

@@ -135,10 +135,8 @@ class Aggregator(Stateful, ABC):
     def see(self, run: RunContext) -> None:
         """Prepare the aggregator for a run before the first round, for example by a search for certain tensors.
 
-        `run.params` [d] is the current model, also in later rounds.
-
-        Raises:
-            InputError: The aggregator does not support the model.
+        `run.params` [d] is the current model, also in later rounds. Raises InputError if the aggregator does not
+        support the model.
         """
 
     def traffic_sizes(self, client: int, assignment: Assignment) -> tuple[int, int] | None:

@@ -30,8 +30,7 @@ def find_needed_client(aggregator: Any) -> int | None:
 def may_set_traffic(aggregator: Any) -> bool:
     """Return True if the aggregator is custom, or states the bytes of a task itself, as FLoRA does.
 
-    Args:
-        aggregator: The description of the aggregator in config.json; None without one.
+    `aggregator` is its description in config.json, or None without one.
     """
     if aggregator is None:
         return False

@@ -40,12 +40,8 @@ class EventSink(Protocol):
     def tell(self, event: Event, *, past: bool = False) -> str | None:
         """Deliver an event. Return the name of a callback that asks to end the run, or None.
 
-        Args:
-            event: The event.
-            past: True if the event is repeated in a resumed run.
-
-        Raises:
-            CallbackRaised: A callback raised an exception.
+        `past` is True if the event is repeated in a resumed run. Raises CallbackRaised if a callback raised an
+        exception.
         """
 
     def progress(self, progress: Progress) -> None:

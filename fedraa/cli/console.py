@@ -35,11 +35,8 @@ def print_line(text: str) -> None:
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print a table without cutting off any text of its cells.
 
-    If the table is too wide even with line breaks, each row is printed as a block of lines.
-
-    Args:
-        table: The table.
-        console: The console, which sets the width. None means the terminal, or no limit without a terminal.
+    If the table is too wide even with line breaks, each row is printed as a block of lines. The console sets the width.
+    Without a console, the width is that of the terminal, or unlimited if there is no terminal.
     """
     is_flexible = console is None
     # A title can have brackets, for example from the name of a folder with data.

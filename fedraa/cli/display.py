@@ -66,11 +66,9 @@ def print_statuses(rows: list[Status]) -> None:
 
 
 def print_cluster_runs(rows: list[tuple[str, Progress | None, int | None]]) -> None:
-    """Print a table of the runs of a cluster.
+    """Print a table of the runs of a cluster: for each its label, its progress and its number of started workers.
 
-    Args:
-        rows: For each run its label, its progress (None before it trains) and its number of started workers (None if
-            its server does not answer).
+    The progress is None before the run trains. The number is None if its server does not answer.
     """
     table = Table("run", "progress", box=box.SIMPLE_HEAD)
     for label, progress, started in rows:

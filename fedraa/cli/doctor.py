@@ -91,10 +91,9 @@ class Doctor:
 
 
 def diagnose(address: str | None) -> Diagnosis:
-    """Return the state of this installation of fedraa.
+    """Return the state of this installation of fedraa, and of the Ray cluster at `address`.
 
-    Args:
-        address: Address of a Ray cluster to check; None to check the address in the variable RAY_ADDRESS, if it is set.
+    If `address` is None, the address in the variable RAY_ADDRESS is checked, if it is set.
     """
     import torch
 

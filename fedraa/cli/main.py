@@ -332,12 +332,9 @@ COMMANDS = dict(chain.from_iterable(group.items() for group in COMMAND_GROUPS.va
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in the arguments and return the exit code.
+    """Run the command in the arguments, by default those of the process, and return the exit code.
 
     The current directory is added to the import path, so that custom components in it can be imported.
-
-    Args:
-        arguments: The command and its options; None for the arguments of the process.
     """
     if arguments is None:
         arguments = sys.argv[1:]

@@ -156,11 +156,8 @@ def describe_tasks(spec: RunSpec) -> list[str]:
 def task_energies(spec: RunSpec, table: Floats) -> list[float]:
     """Return a task's joules for each client and each fragment that fits in its memory.
 
-    If there are many clients, a sample of them is used. The list is empty if the devices have no watts.
-
-    Args:
-        spec: The run.
-        table: The cost of each client on each fragment [N, M]; infinite if the fragment does not fit in the memory.
+    If there are many clients, a sample of them is used. The list is empty if the devices have no watts. `table` has the
+    cost of each client on each fragment [N, M], which is infinite if the fragment does not fit in the memory.
     """
     costs = make_cost_model(spec)
     shapes = [submodel.widths for submodel in spec.submodels]

@@ -61,12 +61,7 @@ class NodeNeeds:
 
 
 def cluster_lines(spec: RunSpec, nodes: int | None) -> list[str]:
-    """Return lines about the memory of each node and the traffic between nodes. Without `nodes`, return no lines.
-
-    Args:
-        spec: The run.
-        nodes: The number of nodes of the cluster; None for no lines.
-    """
+    """Return lines about the memory of each node and the traffic between nodes. Without `nodes`, return no lines."""
     if nodes is None:
         return []
     experiment = spec.experiment

@@ -47,12 +47,9 @@ def show_data(spec: RunSpec, folder: Path) -> None:
 
 
 def label_concentration(counts: Counts) -> npt.NDArray[np.float64]:
-    """Return the sum of the squared label fractions.
+    """Return the sum of the squared label fractions, from the number of samples of each label [..., labels].
 
     It is 1 if all samples have the same label, and 1 / L for L equally frequent labels.
-
-    Args:
-        counts: The number of samples of each label, [..., labels].
     """
     shares = counts / np.maximum(1, counts.sum(axis=-1, keepdims=True))
     return np.asarray((shares**2).sum(axis=-1))

@@ -155,11 +155,8 @@ def draw_sampled(spec: RunSpec) -> tuple[list[RoundTasks], list[Task]]:
 def sampled_outlook(spec: RunSpec, draws: list[RoundTasks]) -> tuple[str, Totals]:
     """Return a sentence about the expected steps and time of an asynchronous run with random submodels, and totals.
 
-    The estimate assumes that all tasks of a client cost as much as the mean of the drawn tasks of this client.
-
-    Args:
-        spec: The run.
-        draws: Draws of the first task of each client, or of a sample of the clients.
+    `draws` has the first task of each client, or of a sample of the clients, for each draw. The estimate assumes that
+    all tasks of a client cost as much as the mean of the drawn tasks of this client.
     """
     means = {
         name: np.mean([getattr(part, name) for part in draws], axis=0) for name in ("costs", "down", "up", "energies")

@@ -28,9 +28,7 @@ from fedraa.server.async_rule import AsyncRule
 def privacy_lines(spec: RunSpec, epsilon: float | None) -> list[str]:
     """Return lines about the differential privacy of a run in which no task fails.
 
-    Args:
-        spec: The run.
-        epsilon: A privacy budget for which the necessary noise is also computed; None for only the run's epsilon.
+    If the budget `epsilon` is given, the lines also state the noise that it needs.
     """
     terms = spec.privacy_terms
     if epsilon is not None and not 0 < epsilon < inf:

@@ -58,13 +58,10 @@ def draw_rounds(spec: RunSpec) -> tuple[list[RoundTasks], list[Task]]:
 def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals | None]:
     """Return a sentence about the expected rounds and time of a run with rounds, and its totals.
 
-    The rounds after the drawn rounds count as the mean of the second half of the drawn rounds, because the first rounds
-    of some methods are special. With a deadline, the totals are None, because the number of late clients is unknown. If
-    the time ends the run, the totals also have the round that the server starts but does not finish.
-
-    Args:
-        spec: The run.
-        rounds: The drawn rounds, from the first round of the run.
+    The drawn rounds begin with the first round of the run. The rounds after them count as the mean of their second
+    half, because the first rounds of some methods are special. With a deadline, the totals are None, because the number
+    of late clients is unknown. If the time ends the run, the totals also have the round that the server starts but does
+    not finish.
     """
     tail = rounds[len(rounds) // 2 :]
     if not any(part.total for part in tail):

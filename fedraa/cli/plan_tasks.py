@@ -146,12 +146,7 @@ class TaskDraws:
 
 
 def has_enough_draws(spec: RunSpec, draws: Sequence[RoundTasks]) -> bool:
-    """Return True if a plan draws no more rounds, or no more first tasks of an asynchronous run.
-
-    Args:
-        spec: The run.
-        draws: The tasks drawn so far, by round or by draw.
-    """
+    """Return True if a plan draws no more rounds, or no more first tasks of an asynchronous run."""
     sizes = [len(part.costs) for part in draws]
     if len(draws) >= min(MAX_ROUNDS, spec.limits.steps or inf) or sum(part.total for part in draws) >= max_tasks(spec):
         return True

@@ -148,14 +148,9 @@ class WeightDecay(GradientTransform):
 
 
 def begin_transforms(transforms: Iterable[GradientTransform], extras: Mapping[str, Tensor]) -> list[GradientTransform]:
-    """Return the transforms to use for one task.
+    """Return the transforms to use for one task. `extras` has the buffers [k] that the server sent with it, by name.
 
-    Args:
-        transforms: The transforms.
-        extras: The buffers [k] that the server sent with the task, by name.
-
-    Raises:
-        InputError: `begin` of a transform fails, or it returns anything but a GradientTransform.
+    Raises InputError if `begin` of a transform fails, or returns anything but a GradientTransform.
     """
     begun = []
     for transform in transforms:

@@ -22,10 +22,7 @@ ADVERSARY_KEY = KEPT_PREFIX + "adversary"
 def declare_adversary(inputs: int) -> KeptBuffer:
     """Return the declaration of the adversary (L, d) that each client keeps between tasks.
 
-    At first L = 1 and d = 0.
-
-    Args:
-        inputs: Number of values of one sample.
+    At first L = 1 and d = 0. A sample has `inputs` values.
     """
     identity = np.concatenate([np.ones(inputs, np.float32), np.zeros(inputs, np.float32)])
     return KeptBuffer("adversary", identity, size=2 * inputs)
@@ -52,10 +49,8 @@ class Adversary:
     def ascend_loss(self, loss: Tensor) -> None:
         """Take one ascent step on f - `SCALE_PENALTY` ||L - 1||^2 - `SHIFT_PENALTY` ||d||^2.
 
-        The step changes `state`, which contains the factor L and the shift d.
-
-        Args:
-            loss: f, the loss summed over the batch, at the current weights. It must depend on `state`.
+        f is the loss, summed over the batch, at the current weights. The step changes `state`, on which f must depend
+        and which contains the factor L and the shift d.
         """
         (gradient,) = torch.autograd.grad(loss, self.state)
         with torch.no_grad():

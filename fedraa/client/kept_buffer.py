@@ -49,11 +49,7 @@ class KeptBuffer:
         return KEPT_PREFIX + self.name
 
     def count(self, parameters: int) -> int:
-        """Return the number of values that each client keeps.
-
-        Args:
-            parameters: Number of parameters of the model.
-        """
+        """Return the number of values that each client keeps of a model with this number of parameters."""
         if self.size is not None:
             return self.size
         if self.coordinates is not None:

@@ -305,8 +305,7 @@ class OptimizerSteps:
     def state(self, row: int | EllipsisType = ...) -> dict[str, Tensor]:
         """Return the state that a client keeps, by the names of the buffers in an update.
 
-        Args:
-            row: The row of the client if the buffers hold several clients; `...` for a single client.
+        `row` is the row of the client if the buffers hold several clients, or `...` for a single client.
         """
         carried: dict[str, Tensor] = {}
         for buffer in self._kept:

@@ -33,12 +33,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, module: nn.Module, *, frozen: bool = True) -> "Snapshot":
-        """Return a snapshot of the module's current values.
-
-        Args:
-            module: The module.
-            frozen: True to also copy frozen parameters.
-        """
+        """Return a snapshot of the module's current values, with frozen parameters only if `frozen` is True."""
         fixed: dict[str, Tensor] = {}
         if frozen:
             fixed = {name: p.detach().clone() for name, p in module.named_parameters() if not p.requires_grad}

@@ -145,12 +145,7 @@ class _Probe:
         return [x.detach() for x in outputs], [p.grad for p in module.parameters() if p.grad is not None]
 
     def _refuse_unsent_state(self, buffers: list[str], attributes: list[str]) -> None:
-        """Raise InputError if the result of a training step depends on state that earlier steps changed.
-
-        Args:
-            buffers: The buffers that training changes.
-            attributes: The other attributes that training changes.
-        """
+        """Raise InputError if a training step depends on buffers or attributes that earlier steps changed."""
         expected = self._run_module(self._copy_module(), self._other)
         known = {name: self._start.buffers[name] for name in self._known if name in self._start.buffers}
         later = self._copy_module()

@@ -71,6 +71,11 @@ def paths_in(described: object) -> list[str]:
         return paths
 
 
+def is_script_path(path: str) -> bool:
+    """Return True if only the script or notebook that defined the object can import it."""
+    return "<" in path or path.startswith("__main__:")
+
+
 def describe_component(part: object) -> Any:
     """Return a component as JSON: its kind and its values. Numbers and text stay unchanged.
 

@@ -83,13 +83,9 @@ def find_path(method: Any, name: str) -> str | None:
 
 
 def names_that_method_lacks(method: Any, values: Mapping[str, object]) -> set[str]:
-    """Return the keys of `values` that name no field of the method.
+    """Return the keys of `values` that name no field of the method, as a shortcut (`lr`) or as a path (`local.lr`).
 
     A component in `values`, such as another scheduler, may add fields. Keys that name its fields are not returned.
-
-    Args:
-        method: The method.
-        values: Values by shortcut, such as `lr`, or by path, such as `local.lr`.
     """
     foreign = set()
     for key in sorted(values, key=_sort_key):

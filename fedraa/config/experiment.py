@@ -59,10 +59,8 @@ class Experiment(
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
         """Return the experiment of a TOML file.
 
-        The keys of the file are the experiment's fields. A component is a text, or a table with the key `kind`.
-
-        Raises:
-            InputError: The file has a mistake. The field of the error names the file and the option: `my.toml: lr`.
+        The keys of the file are the experiment's fields. A component is a text, or a table with the key `kind`. Raises
+        InputError if the file has a mistake. The field of the error names the file and the option: `my.toml: lr`.
         """
         values = read_values(path, cls.model_fields)
         try:

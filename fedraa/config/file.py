@@ -35,13 +35,8 @@ CALLBACKS = {
 def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[str, Any]:
     """Return the values in a TOML file. A component's table becomes a text, such as `polynomial(exponent=0.3)`.
 
-    Args:
-        path: The file.
-        known: The names that the file may contain.
-
-    Raises:
-        InputError: The file cannot be read, is not TOML, or contains an unknown name. The field of the error names the
-            file and the option.
+    Raises InputError if the file cannot be read, is not TOML, or contains a name that is not in `known`. The field of
+    the error names the file and the option.
     """
     values = read_toml(Path(path), "config")
     check_names(values, known, str(path))

@@ -73,11 +73,8 @@ def read_literal(text: str) -> Any:
 def flat_table(table: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the path and the value of each entry of a table and its nested tables.
 
-    A nested table with the key `kind` is a component and becomes one text.
-
-    Args:
-        table: The table.
-        path: The path of the table itself; empty for the outermost table.
+    `path` is the path of the table itself; empty for the outermost table. A nested table with the key `kind` is a
+    component and becomes one text.
     """
     for name, value in table.items():
         below = f"{path}.{name}" if path else str(name)

@@ -75,11 +75,7 @@ def class_labels(y_train: Array, y_test: Array, classes: Any) -> tuple[Array, Ar
 
 
 def count_classes(y_train: Array) -> int:
-    """Return the largest label plus 1.
-
-    Raises:
-        InputError: The result is larger than the number of samples.
-    """
+    """Return the largest label plus 1. Raises InputError if the result is larger than the number of samples."""
     classes = int(y_train.max()) + 1
     if classes > len(y_train):
         problem = f"its largest label is {classes - 1}, but there are only {len(y_train)} samples"
@@ -111,11 +107,8 @@ def _convert_inputs(dataset: Dataset, y_train: Array, y_test: Array) -> tuple[Tr
 def convert_arrays(arrays: Mapping[str, Array]) -> tuple[Features, Features]:
     """Return x_train and x_test as tokens, int64 [n, length], or as features, float32 [n, ...].
 
-    Args:
-        arrays: The arrays x_train, y_train, x_test and y_test.
-
-    Raises:
-        InputError: An array of inputs is malformed, or has another length than its targets.
+    `arrays` has x_train, y_train, x_test and y_test. Raises InputError if an array of inputs is malformed, or has
+    another length than its targets.
     """
     _check_inputs(arrays)
     tokens = _as_tokens(arrays)
@@ -218,10 +211,7 @@ def _check_inputs(arrays: Mapping[str, Array]) -> None:
 def _as_tokens(arrays: Mapping[str, Array]) -> tuple[Features, Features] | None:
     """Return x_train and x_test as int64 if they are tokens, otherwise None.
 
-    Tokens are integers [n, length] of any type except uint8.
-
-    Raises:
-        InputError: A token is negative.
+    Tokens are integers [n, length] of any type except uint8. Raises InputError if a token is negative.
     """
     both = [arrays["x_train"], arrays["x_test"]]
     if not all(x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8 for x in both):

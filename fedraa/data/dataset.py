@@ -74,9 +74,7 @@ def not_finite(field: str, hint: str = "") -> InputError:
 def as_float32(x: npt.NDArray[np.generic], name: str = "") -> npt.NDArray[np.float32]:
     """Return x as contiguous float32, if possible without a copy. Values above the float32 limit become infinite.
 
-    Args:
-        x: The values.
-        name: The name of x in a warning about lost significant digits. Without a name there is no warning.
+    A warning about lost significant digits names x by `name`. Without a name there is no warning.
     """
     if name:
         warn_lost_digits(name, x)

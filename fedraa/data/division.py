@@ -86,8 +86,7 @@ class DivisionSettings:
 def divide_dataset(dataset: Dataset | FederatedDataset, how: DivisionSettings) -> Federated:
     """Divide a data set among clients.
 
-    Raises:
-        InputError: A sample cannot be used. The error names the client and the row.
+    Raises InputError if a sample cannot be used. The error names the client and the row.
     """
     data = _deal_without_validation(dataset, how)
     if how.validation:
@@ -131,11 +130,9 @@ def _of_arrays(dataset: Dataset, how: DivisionSettings) -> Federated:
 
 
 def _scale_samples(data: Federated, dataset: Dataset) -> Federated:
-    """Return `data` with scaled samples.
+    """Return `data` with scaled samples. The user's data set determines the scaling.
 
-    Args:
-        data: The divided data. Its training samples are a copy, so they are scaled in place.
-        dataset: The user's data set, which determines the scaling.
+    The training samples of `data` are a copy, so they are scaled in place.
     """
     scaling = measure_scaling(dataset.x_train)
     apply_scaling_in_place(scaling, data.x_train)

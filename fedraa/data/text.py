@@ -29,10 +29,8 @@ def load_agnews(data_dir: Path) -> Dataset:
     """Return AG News: texts as tokens, int64 [n, 64], and labels 0 to 3.
 
     The files `agnews/train.csv.gz` and `agnews/test.csv.gz` in `data_dir` have the columns label and text. The id of a
-    word is its rank by frequency in the training texts. A text is cut to `LENGTH` words, or padded with 0.
-
-    Raises:
-        InputError: A file is missing or malformed.
+    word is its rank by frequency in the training texts. A text is cut to `LENGTH` words, or padded with 0. Raises
+    InputError if a file is missing or malformed.
     """
     y_train, train = _read_split(data_dir / "agnews" / "train.csv.gz")
     y_test, test = _read_split(data_dir / "agnews" / "test.csv.gz")

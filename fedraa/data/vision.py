@@ -41,10 +41,7 @@ def load_vision(name: str, data_dir: Path) -> Dataset:
     """Return a data set in `VISION`, with images as float32 [n, channels, height, width] from 0 to 255.
 
     emnist has every fifth sample of the split `byclass` of EMNIST, as in Qu et al. 2022. It has 62 classes and needs
-    0.5 GB of memory.
-
-    Raises:
-        InputError: The files are missing or damaged.
+    0.5 GB of memory. Raises InputError if the files are missing or damaged.
     """
     source = _SOURCES[name]
     try:

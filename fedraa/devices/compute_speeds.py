@@ -67,11 +67,9 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
 
 
 def with_links(fleet: Fleet, links: Mapping[int, LinkTrace]) -> Fleet:
-    """Return a copy of the fleet in which some clients have bandwidths that change with time.
+    """Return a copy of the fleet in which some clients have bandwidths that change with time, as their traces state.
 
-    Args:
-        fleet: The fleet.
-        links: The traces by client. The mean of a trace replaces the client's constant bandwidth.
+    The mean of a trace replaces the client's constant bandwidth.
     """
     downlink = fleet.downlink.copy()
     uplink = fleet.uplink.copy()

@@ -289,11 +289,8 @@ class CostModel(Stateful):
     def expected_durations(self, shapes: Sequence[Widths]) -> Floats:
         """Return the expected duration of one task of every client [N].
 
-        It is the mean over the submodels that fit in the client's memory. A client without such a submodel gets the
-        longest duration of the other clients.
-
-        Args:
-            shapes: The widths of the submodels from which a scheduler chooses; empty for the full model.
+        It is the mean over the submodels of these widths that fit in the client's memory. Without widths, it is that of
+        the full model. A client without such a submodel gets the longest duration of the other clients.
         """
         table = self.table(shapes or [self._full_widths])
         held = np.isfinite(table)

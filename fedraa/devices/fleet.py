@@ -138,14 +138,10 @@ class Fleet:
         return TaskTimes(latency, down, train, up, server)
 
     def energy(self, times: TaskTimes, client: int) -> float | None:
-        """Return the energy of a task in joules: the sum of power times duration of its phases.
+        """Return the energy of a task in joules: the sum of power times duration (`times`, in seconds) of its phases.
 
         A phase without a known power counts as 0. During the latency and the server's computation, the power is
         `watts_idle`. Return None if no power is known.
-
-        Args:
-            times: The duration of each phase, in seconds.
-            client: The client.
         """
         if not self.watts:
             return None

@@ -244,8 +244,7 @@ def _make_model(
 ) -> nn.Module:
     """Return the model that the experiment names, or a copy of the user's model without wrappers.
 
-    Raises:
-        InputError: The model does not fit the inputs, the objective or the metrics.
+    Raises InputError if the model does not fit the inputs, the objective or the metrics.
     """
     wanted = torch.from_numpy(dataset.y_train[:2])
 

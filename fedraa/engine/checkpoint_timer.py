@@ -41,11 +41,7 @@ class CheckpointTimer:
         self._started_at = time.monotonic()
 
     def finish(self, seconds: float) -> None:
-        """Begin the pause until the next checkpoint.
-
-        Args:
-            seconds: The time that it took to write the newest checkpoint.
-        """
+        """Begin the pause until the next checkpoint, after the newest one was written in this number of seconds."""
         now = time.monotonic()
         longest = max(seconds, now - self._started_at)
         self._next_at = now + max(CHECKPOINT_INTERVAL_S, CHECKPOINT_PAUSE_FACTOR * longest)

@@ -29,8 +29,7 @@ class EventDispatcher:
     def deliver(self) -> None:
         """Deliver queued events.
 
-        Raises:
-            CallbackRaised: A callback failed. Its event and all later events stay in the queue.
+        Raises CallbackRaised if a callback failed. Its event and all later events stay in the queue.
         """
         while self._undelivered:
             asking = self._listeners.tell(to_event(self._undelivered[0]))

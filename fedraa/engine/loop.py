@@ -326,9 +326,7 @@ class Loop:
     def _accept_outcome(self, outcome: Outcome, number: int | None) -> Outcome | None:
         """Return an accepted update, or a fault that the client caused. Handle other outcomes and return None.
 
-        Args:
-            outcome: The outcome that the executor returned.
-            number: The number of the outcome's task, or None if the task already has an outcome.
+        `number` is the number of the outcome's task, or None if the task already has an outcome.
         """
         sent = self._tasks.find(number)
         if isinstance(outcome, Update):

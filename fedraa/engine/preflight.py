@@ -124,8 +124,7 @@ def _check_feasible(spec: RunSpec) -> None:
 def _check_offline(costs: Costs) -> None:
     """Raise InputError if the scheduler `offline` assigns a client a fragment that does not fit in its memory.
 
-    Args:
-        costs: The cost of a task of client n on fragment j [N, M], in time units.
+    `costs` has the cost of a task of client n on fragment j [N, M], in time units.
     """
     for client, owned in enumerate(offline_sets(costs)):
         unfit = owned[np.isinf(costs[client, owned])]

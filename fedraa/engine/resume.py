@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from fedraa.components.imports import import_object, importing_only
-from fedraa.components.text import paths_in
+from fedraa.components.text import is_script_path, paths_in
 from fedraa.composition.differences import differing_part
 from fedraa.config.experiment import CHANGEABLE, Experiment
 from fedraa.config.file import check_names
@@ -81,10 +81,8 @@ def rebuild_run(
 ) -> RunSpec:
     """Return the run that a directory describes, with the objects and the limits in `fields`.
 
-    `load_for_resume` documents the arguments.
-
-    Raises:
-        InputError: An object is missing or differs, or the configuration was changed or has another format.
+    `load_for_resume` documents the arguments. Raises InputError if an object is missing or differs, or the
+    configuration was changed or has another format.
     """
     config = History(directory).config
     longer = {name for name in fields if name in StopOptions.model_fields}
@@ -113,7 +111,7 @@ def resume_command(spec: RunSpec, directory: Path) -> str:
     A run that was started with objects is resumed from Python. The result is then the Python call.
     """
     written = spec.experiment.model_dump(mode="json")
-    from_scripts = [name for name, value in written.items() if any(map(_is_script_path, paths_in(value)))]
+    from_scripts = [name for name, value in written.items() if any(map(is_script_path, paths_in(value)))]
     names = list(dict.fromkeys([*spec.object_fields, *from_scripts]))
     if names:
         return _resume_call(directory, names)
@@ -165,17 +163,12 @@ def _resume_call(directory: Path, names: Sequence[str]) -> str:
     return f"fedraa.resume({', '.join([repr(str(directory)), *(f'{name}=...' for name in names)])})"
 
 
-def _is_script_path(path: str) -> bool:
-    """Return True if only the script or notebook that defined the object can import it."""
-    return "<" in path or path.startswith("__main__:")
-
-
 def _is_missing_script_object(name: str, path: str) -> bool:
     """Return True if `path` names an object that a script or notebook defined and that cannot be imported now."""
     # A path with `<`, such as that of a lambda, cannot be imported.
     if "<" in path:
         return True
-    if not _is_script_path(path):
+    if not is_script_path(path):
         return False
     try:
         import_object(name, path)
@@ -218,12 +211,8 @@ def foreign_in(written: Mapping[str, Any]) -> list[str]:
 def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
     """Check the log and the configuration against the last intact checkpoint. Warn about damaged checkpoints.
 
-    Args:
-        directory: The run directory.
-        pinned: The result of `pinned_settings` for the run's config.json.
-
-    Raises:
-        InputError: A pinned setting changed after the checkpoint, or no checkpoint can be used.
+    `pinned` is the result of `pinned_settings` for the run's config.json. Raises InputError if one of these settings
+    changed after the checkpoint, or no checkpoint can be used.
     """
     choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_head)
     if choice is None:

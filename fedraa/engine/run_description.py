@@ -40,9 +40,7 @@ def params_digest(spec: RunSpec, params: Vector) -> str:
 def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, object]:
     """Return the resolved configuration of a run, with everything that a check of its log needs.
 
-    Args:
-        spec: The run.
-        awaits_evaluations: True if a callback may end the run after an evaluation.
+    `awaits_evaluations` is True if a callback may end the run after an evaluation.
     """
     fleet = spec.fleet
     traced = spec.traced

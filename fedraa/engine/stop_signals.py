@@ -13,11 +13,7 @@ class Stop(threading.Event):
     _is_honoured = False
 
     def ask(self) -> None:
-        """Request a stop.
-
-        Raises:
-            KeyboardInterrupt: The call is outside of the block `honoured`.
-        """
+        """Request a stop. Raises KeyboardInterrupt if the call is outside of the block `honoured`."""
         self.set()
         if not self._is_honoured:
             raise KeyboardInterrupt("stopped before the run began")

@@ -58,8 +58,7 @@ class NamedMetric:
     def values(self, outputs: Tensor, labels: Tensor) -> npt.NDArray[np.float64]:
         """Return one number per sample, float64 [b].
 
-        Raises:
-            InputError: The user's function fails or returns anything else.
+        Raises InputError if the user's function fails or returns anything else.
         """
         with convert_errors("metrics", self.function):
             # The next metric needs the tensors unchanged.
@@ -74,8 +73,7 @@ class NamedMetric:
 def make_metrics(parts: Sequence[object], metric_spec: MetricSpec | None = None) -> tuple[NamedMetric, ...]:
     """Return the metrics that a user passed, each an import path, an object or a function.
 
-    Raises:
-        InputError: An object is no metric, or a name is invalid or taken.
+    Raises InputError if an object is no metric, or a name is invalid or taken.
     """
     metrics = tuple(_make_named(part) for part in parts)
     names = [metric.name for metric in metrics]

@@ -55,12 +55,7 @@ class BadClients(Stateful):
         return bool(self.left_out) and (self.stop or self.needed in self.left_out)
 
     def count_tasks(self, client: int, tasks: int) -> None:
-        """Exclude a client from further tasks if it has received the maximum number of tasks.
-
-        Args:
-            client: The client.
-            tasks: The number of tasks that the client has received.
-        """
+        """Exclude a client from further tasks if it has received the maximum number of tasks."""
         if tasks == self._max_tasks:
             self.excluded.add(client)
 

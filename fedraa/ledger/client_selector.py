@@ -109,12 +109,7 @@ class ClientSelector:
             self.stats.record_update(client, label, loss=loss, duration=duration, step=step)
 
     def record_lost(self, client: int, elapsed: float) -> None:
-        """Record a lost task of a client.
-
-        Args:
-            client: The client.
-            elapsed: Time from the dispatch of the task to its loss.
-        """
+        """Record a task of a client that was lost `elapsed` units of time after its dispatch."""
         if self.stats is not None:
             self.stats.record_lost(client, elapsed)
 
@@ -169,11 +164,7 @@ class ClientSelector:
 
 
 def _needed_count(selection: Selection, clients: int, over_selection: float) -> int:
-    """Return the selection's number of clients per round.
-
-    Raises:
-        InputError: The selection has no such number.
-    """
+    """Return the selection's number of clients per round. Raises InputError if the selection has no such number."""
     count = count_of(selection)
     if count is None or not is_built_in(type(selection)):
         problem = f"{text_of(selection)} has no number of clients per round"

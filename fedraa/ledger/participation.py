@@ -223,12 +223,7 @@ def check_cohort(
 
 
 def _parse_text(text: str, field: str = "participation") -> Selection:
-    """Return the selection for a text such as `sample:K`, `bernoulli:P` or `oort`.
-
-    Args:
-        text: The text.
-        field: The field of the experiment that contains the text, for errors.
-    """
+    """Return the selection for a text such as `sample:K`, `bernoulli:P` or `oort`. `field` is the field of errors."""
     kind, _, number = text.partition(":")
     make = PARTICIPATION.names().get(kind)
     if make is not None and ":" not in text and kind not in ("sample", *SHARES):

@@ -53,12 +53,8 @@ class RoundLedger(TaskLedger):
         """Number of clients that have reported in this round."""
         return len(self._reported)
 
-    def begin_round(self, now: float = 0.0) -> Sequence[int]:
-        """Choose and return the next cohort. It is empty if all clients are excluded.
-
-        Args:
-            now: Time on the run's clock.
-        """
+    def begin_round(self, now: float) -> Sequence[int]:
+        """Choose and return the cohort that starts at time `now`. It is empty if all clients are excluded."""
         excluded = sorted(self.bad_clients.excluded)
         if len(excluded) == self.clients:
             return ()

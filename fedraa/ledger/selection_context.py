@@ -63,10 +63,6 @@ class SelectionContext:
     last_steps: Ints
     find_start: Callable[[int, float], float]
 
-    def is_available(self, client: int) -> bool:
-        """Return True if the client's device is available now."""
-        return self.find_start(client, self.now) <= self.now
-
 
 @dataclass(eq=False)
 class RunningMeans(Stateful):

@@ -45,11 +45,7 @@ class EarlyExits(nn.Module):
 def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None:
     """Limit the training of an EarlyExits model to the blocks up to the last one with a trained parameter.
 
-    A model of another class does not change.
-
-    Args:
-        model: The model.
-        trained: True for trained parameters [k]; None if all are trained.
+    `trained` [k] is True for trained parameters; None means all. A model of another class does not change.
     """
     if not isinstance(model, EarlyExits):
         return

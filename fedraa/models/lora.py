@@ -176,10 +176,8 @@ def lora(
 def merged(model: nn.Module) -> nn.Module:
     """Return a copy of a model with its adapters merged into the weights.
 
-    Layers that shared a weight get separate weights. Frozen parameters stay frozen.
-
-    Raises:
-        InputError: The model has no adapters that `lora` made.
+    Layers that shared a weight get separate weights. Frozen parameters stay frozen. Raises InputError if the model has
+    no adapters that `lora` made.
     """
     if not isinstance(model, nn.Module):
         raise InputError("model", got=model, expected="an nn.Module")

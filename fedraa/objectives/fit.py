@@ -16,8 +16,7 @@ from fedraa.objectives.objective import Objective
 def make_objective(description: object) -> Objective:
     """Return the objective that a name, an import path or an object describes.
 
-    Raises:
-        InputError: The objective is malformed.
+    Raises InputError if the objective is malformed.
     """
     objective = OBJECTIVE.resolve(description)
     if not isinstance(objective, Objective):

@@ -106,8 +106,7 @@ class Target:
 def make_target(text: str, metric_spec: MetricSpec) -> Target:
     """Return the target that `METRIC:VALUE` describes.
 
-    Raises:
-        InputError: The text has another form, or the run does not have the metric.
+    Raises InputError if the text has another form, or the run does not have the metric.
     """
     if not TARGET.fullmatch(text):
         # A user may have named the column to predict.

@@ -85,10 +85,7 @@ class Objective(ABC):
         """Return the output for which the loss is computed. Half precision is converted to float32.
 
         It is the result itself, its `logits`, its `out`, the first item of a tuple, or the only tensor in a dict or a
-        dataclass.
-
-        Raises:
-            TypeError: The result has no such tensor, or several.
+        dataclass. Raises TypeError if the result has no such tensor, or several.
         """
         output = _main_output(result)
         if output.dtype in (torch.float16, torch.bfloat16):
@@ -179,11 +176,7 @@ class Objective(ABC):
 
 
 def _main_output(result: Any) -> Tensor:
-    """Return the main tensor of a model's result.
-
-    Raises:
-        TypeError: The result has no such tensor, or several.
-    """
+    """Return the main tensor of a model's result. Raises TypeError if the result has no such tensor, or several."""
     if isinstance(result, Tensor):
         return result
     for name in _MAIN_OUTPUTS:

@@ -158,10 +158,7 @@ def _poisson_event(noise: float, share: float, rounds: int) -> Any:
 def largest_squared(releases: Iterable[Iterable[int]]) -> int:
     """Square each client's number of updates in a release, and sum the squares over the releases.
 
-    Each client has one such sum. Return the largest one.
-
-    Args:
-        releases: For each release, the clients of its updates.
+    A release is the list of the clients of its updates. Each client has one such sum. Return the largest one.
     """
     squared: Counter[int] = Counter()
     for clients in releases:

@@ -32,8 +32,7 @@ class Privacy:
     def update_noise(self, cohort: float) -> float:
         """Return the noise multiplier for the sum of updates. With an adaptive clip it is larger than `noise`.
 
-        Args:
-            cohort: Expected number of clients in a round, or number of updates in a buffer.
+        `cohort` is the expected number of clients in a round, or the number of updates in a buffer.
         """
         return self.noise
 

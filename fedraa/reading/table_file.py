@@ -111,12 +111,7 @@ class TableFile:
 
 
 def read_frame(field: str, path: Path) -> Any:
-    """Return the rows of a table as a pandas DataFrame (see `TableFile.frame`).
-
-    Args:
-        field: The option that names the file. It is the start of the field of an error.
-        path: The file.
-    """
+    """Return the rows of a table as a pandas DataFrame (see `TableFile.frame`). `field` begins the field of errors."""
     try:
         return open_table(str(path)).frame()
     except InputError as error:
@@ -135,14 +130,9 @@ def _allow_long_fields() -> Iterator[None]:
 
 @_allow_long_fields()
 def open_table(path: str, *, keep_spaces: bool = False) -> TableFile:
-    """Read a table from a file.
+    """Read a table from a file. Spaces at the start of a field stay if `keep_spaces` is True, as `TableFile` describes.
 
-    Args:
-        path: The file.
-        keep_spaces: True to keep the spaces at the start of a field, as `TableFile` describes.
-
-    Raises:
-        InputError: The file is not a table. For example, a row and the header differ in length.
+    Raises InputError if the file is not a table. For example, a row and the header differ in length.
     """
     text = _read_text(path)
     hint = EXCEL_HINT.match(text)

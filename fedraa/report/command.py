@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedraa.components.imports import importing_only
-from fedraa.components.text import paths_in
+from fedraa.components.text import is_script_path, paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import override_texts
 from fedraa.config.sections import OutputOptions
@@ -62,7 +62,7 @@ def _has_text(value: Any) -> bool:
         return False
     if isinstance(value, list):
         return all(map(_has_text, value))
-    return not any("<" in path or path.startswith("__main__:") for path in paths_in(value))
+    return not any(map(is_script_path, paths_in(value)))
 
 
 def _shell_command(values: Mapping[str, Any]) -> str:

@@ -42,11 +42,8 @@ def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.Dat
     """Return a table of the settings that differ, with a row per setting and value.
 
     The column `methods` lists the methods with this value. Some settings exist only in certain classes of components.
-    Such a setting is omitted if all methods that have it have the same value.
-
-    Args:
-        experiments: Pairs of a method's name and an experiment. If experiments of one method have different values, one
-            row has all of them, such as `0.1 or 0.2`.
+    Such a setting is omitted if all methods that have it have the same value. Each experiment has the name of its
+    method. If experiments of one method have different values, one row has all of them, such as `0.1 or 0.2`.
     """
     rows = []
     for name, labels_by_values in _group_labels(experiments).items():
@@ -59,11 +56,7 @@ def setting_differences(experiments: Iterable[tuple[str, Experiment]]) -> pd.Dat
 
 
 def shared_settings(experiments: Iterable[tuple[str, Experiment]]) -> dict[str, str]:
-    """Return the settings that `setting_differences` omits, by name.
-
-    Args:
-        experiments: Pairs of a method's name and an experiment.
-    """
+    """Return the settings that `setting_differences` omits for these experiments, by name."""
     groups = _group_labels(experiments)
     return {name: _join_values(max(groups[name])) for name in groups if _are_equal(groups[name])}
 

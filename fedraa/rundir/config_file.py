@@ -25,8 +25,7 @@ KEYS = {*SECTIONS, "format", "given", "commit", "command"}
 def read_config(path: Path) -> dict[str, Any]:
     """Return the content of a config.json.
 
-    Raises:
-        InputError: The file is not the configuration of a run, or it has another format.
+    Raises InputError if the file is not the configuration of a run, or it has another format.
     """
     try:
         config = json.loads(read_regular_file(path).decode())

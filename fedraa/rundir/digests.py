@@ -27,8 +27,7 @@ def write_seal(directory: Path, pending: Mapping[str, str]) -> None:
 def check_seal(directory: Path, names: Sequence[str] = (*FILES, *OPTIONAL)) -> None:
     """Check that the files of a finished run are unchanged.
 
-    Raises:
-        Inconsistent: A file has changed. The error names the first such file.
+    Raises Inconsistent if a file has changed. The error names the first such file.
     """
     written = _read_seal(directory)
     for name in names:

@@ -54,12 +54,7 @@ def parse_events(lines: list[str]) -> list[Event]:
 def read_events(directory: Path, *, partial: bool = False) -> Iterator[Event]:
     """Yield the events of a run one by one, without the whole log in memory.
 
-    Args:
-        directory: The run directory.
-        partial: True to skip an incomplete last line.
-
-    Raises:
-        InputError: A line is not an event. The error names the first such line.
+    If `partial` is True, an incomplete last line is skipped. Raises InputError for the first line that is not an event.
     """
     with open_regular_file(directory / EVENTS) as stream:
         for number, text in enumerate(stream, 1):

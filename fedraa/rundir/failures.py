@@ -56,10 +56,8 @@ def retried_clients(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
 def describe_clients(clients: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a text for each reason, with the clients that failed for it. The most frequent reason is first.
 
-    At most `MAX_NAMED_REASONS` reasons have a text. Another text counts the clients with other reasons.
-
-    Args:
-        clients: Entries of `dropped_clients` or `quarantined`.
+    `clients` are entries of `dropped_clients` or `quarantined`. At most `MAX_NAMED_REASONS` reasons have a text.
+    Another text counts the clients with other reasons.
     """
     reasons: dict[str, list[int]] = {}
     for entry in clients:

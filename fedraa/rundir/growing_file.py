@@ -56,10 +56,6 @@ def describe_damage(directory: Path, state: State) -> str | None:
 
     The checkpoint has the sizes and the digests of the logs. The logs may have grown since then. Their first bytes must
     be unchanged.
-
-    Args:
-        directory: The run directory.
-        state: The state in the checkpoint.
     """
     log = state["log"]
     for name, file in LOGS.items():

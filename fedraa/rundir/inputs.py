@@ -93,9 +93,7 @@ def describe_inputs(classes: int, example: Tree, scaling: Scaling, unfitted: Tra
 def _describe_fitted(before: Transform, part: Transform) -> Any:
     """Return a transform's entry in `Inputs.fitted`: None, a description, or `NOT_RESTORABLE`.
 
-    Args:
-        before: The transform before it was fitted to the data.
-        part: The same transform after it was fitted.
+    `before` is the transform before it was fitted to the data, and `part` the fitted one.
     """
     if type(before).fitted is Transform.fitted:
         return None

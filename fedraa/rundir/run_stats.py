@@ -147,8 +147,7 @@ def float_number(value: object) -> float:
 def whole_number(value: object) -> int:
     """Check that the value is a whole number, not negative, and below 2 ** 63, and return it.
 
-    Raises:
-        TypeError: The value is anything else.
+    Raises TypeError if the value is anything else.
     """
     if isinstance(value, int) and 0 <= value < MAX_COUNT:
         return value

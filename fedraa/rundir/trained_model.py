@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fedraa.components.text import paths_in
+from fedraa.components.text import is_script_path, paths_in
 from fedraa.config.experiment import Experiment
 from fedraa.config.sections import ProblemOptions
 from fedraa.data.transforms import make_transforms
@@ -72,7 +72,7 @@ def _refuse_foreign(
         if value is not None:
             continue
         for path in paths_in(written[name]):
-            if "<" in path or path.startswith("__main__:"):
+            if is_script_path(path):
                 raise InputError(
                     name,
                     f"{directory} was trained with {path}, which a script or a notebook defined",

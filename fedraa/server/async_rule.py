@@ -177,8 +177,8 @@ class AsyncRule(Stateful, ABC):
     def __init_subclass__(cls) -> None:
         """Check that a subclass with its own `apply_update` repeats each guarantee of its base class.
 
-        Raises:
-            TypeError: The subclass inherits a guarantee, such as `is_convex_mix`, that its `apply_update` may break.
+        Raises TypeError if the subclass inherits a guarantee, such as `is_convex_mix`, that its `apply_update` may
+        break.
         """
         if "apply_update" not in vars(cls):
             return

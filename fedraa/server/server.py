@@ -139,9 +139,8 @@ class ServerSetup:
     def make_collusion(self, voters: int) -> Collusion | None:
         """Return the collusion of attackers that know other clients' deltas, or None without collusion.
 
-        Args:
-            voters: Number of clients whose deltas are combined. A server with a buffer combines the deltas in the
-                buffer. Other servers combine those of all clients.
+        A server with a buffer combines the deltas of the `voters` in the buffer. Other servers combine those of all
+        clients.
         """
         if self.attack is None or not self.attack.attack.colludes:
             return None

@@ -303,8 +303,7 @@ class TaskTable(Stateful):
     def in_flight_state(self, sent: Mapping[int, Vector] | None = None) -> list[State]:
         """Return the tasks in flight as values for a checkpoint.
 
-        Args:
-            sent: The values of the tasks' buffers by task number; None if the tasks hold the values.
+        `sent` has the values of the tasks' buffers by task number; None if the tasks hold the values.
         """
         if sent is None:
             return [flight_state(flight) for flight in self.in_flight.values()]
@@ -335,9 +334,7 @@ class TaskTable(Stateful):
 def flight_state(flight: InFlightTask, params: Vector | None = None) -> State:
     """Return the state of a task in flight for a checkpoint. It does not contain the ledger's decision.
 
-    Args:
-        flight: The task.
-        params: The values [k] of the task's buffer; None if the task holds them.
+    `params` has the values [k] of the task's buffer; None if the task holds them.
     """
     task = flight.task
     return {

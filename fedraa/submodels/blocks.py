@@ -37,10 +37,6 @@ def find_removable_blocks(traced: Traced, example: Tree) -> list[RemovableBlock]
     A client can skip a block that returns its input unchanged when all parameters of the block are 0, such as a block
     with a residual connection. A block inside of another such block does not count. A block that shares parameters with
     the rest of the model cannot be skipped.
-
-    Args:
-        traced: The traced model.
-        example: A batch of samples.
     """
     names = _find_repeated_modules(traced.module)
     module = traced.make_full_skeleton().eval()
@@ -95,10 +91,8 @@ def find_maskable_names(traced: Traced) -> tuple[str, ...]:
     """Return the names of the parameters inside repeated blocks.
 
     Without repeated blocks, return the names of the parameters that can be cut. SubDisMO masks only the 133,120
-    parameters in the encoder blocks of a ViT (Table 7).
-
-    Raises:
-        Uncuttable: The model has neither repeated blocks nor width groups.
+    parameters in the encoder blocks of a ViT (Table 7). Raises Uncuttable if the model has neither repeated blocks nor
+    width groups.
     """
     blocks = tuple(f"{name}." for name in _find_repeated_modules(traced.module))
     if blocks:

@@ -22,10 +22,8 @@ def make_fragments(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, .
     """Return Fed-RAA's fixed fragments. Each has one contiguous block of units from every width group.
 
     200 neurons and the ratios (0.2, 0.3, 0.5) give blocks of 40, 60 and 100. Block sizes are rounded by the largest
-    remainder. If a group has fewer units than there are fragments, every fragment contains the whole group.
-
-    Raises:
-        InputError: Every group has fewer units than there are fragments.
+    remainder. If a group has fewer units than there are fragments, every fragment contains the whole group. Raises
+    InputError if every group has fewer units than there are fragments.
     """
     if not ratios or min(ratios) <= 0 or not math.isclose(sum(ratios), 1, abs_tol=1e-6):
         raise InputError("ratios", got=tuple(ratios), expected="positive numbers that sum to 1")

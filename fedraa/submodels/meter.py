@@ -94,11 +94,7 @@ def measure_layers(traced: Traced, trained: Collection[str], example: Tree) -> C
 def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]:
     """Return the layers in the order in which the backward pass reaches them, each as the names of its parameters.
 
-    Layers without a gradient are last.
-
-    Args:
-        traced: The traced model.
-        example: A batch `[b, ...]` with b >= 2.
+    The pass is that of a batch `[b, ...]` with b >= 2. Layers without a gradient are last.
     """
     module = traced.make_full_skeleton()
     module.train()

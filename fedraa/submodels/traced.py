@@ -164,12 +164,9 @@ class Traced:
         )
 
     def _renumber(self, is_kept: Sequence[bool]) -> tuple[np.ndarray, dict[int, int]]:
-        """Return the new ID of each unit, and the new numbers of the groups that can still be cut.
+        """Return the new ID of each unit, and the new numbers of the groups whose units can still be cut (`is_kept`).
 
         Units of other groups get the ID -1. The array ends with an extra -1: indexing with the old ID -1 gives -1.
-
-        Args:
-            is_kept: One value per group: True if its units can still be cut.
         """
         owners = np.repeat(is_kept, [group.size for group in self.groups])
         numbers = np.where(owners, np.cumsum(owners) - 1, -1)
@@ -205,10 +202,7 @@ class Traced:
         """Return a dense module with only the kept units.
 
         The new module shares frozen parameters with the full module and copies all others. Buffers with a value per
-        unit, such as running statistics, are also cut.
-
-        Raises:
-            InputError: The index set does not fit the groups.
+        unit, such as running statistics, are also cut. Raises InputError if the index set does not fit the groups.
         """
         sizes = find_cut_numbers(self.sizes, self.widths(indices), [group.size for group in self.groups])
         return shrink_module(self.module, self._find_kept(indices), self.grouped, sizes)
@@ -266,11 +260,7 @@ class Traced:
         return flat
 
     def check(self, indices: IndexSet) -> IndexSet:
-        """Return the index set as int64 arrays.
-
-        Raises:
-            InputError: The index set does not fit the groups.
-        """
+        """Return the index set as int64 arrays. Raises InputError if the index set does not fit the groups."""
         if len(indices) != len(self.groups):
             problem = f"there are {len(indices)} arrays"
             raise InputError("indices", problem, expected=f"one per group, {len(self.groups)} in all")

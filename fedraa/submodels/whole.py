@@ -45,9 +45,7 @@ def _train_once(traced: Traced, example: Tree) -> Traced:
     """Return the traced module. Set `by_piece` to False if early updates of parameters change other gradients.
 
     An early update of a parameter happens as soon as its gradient is computed, while the backward pass still runs.
-
-    Raises:
-        InputError: The module cannot be trained on the example.
+    Raises InputError if the module cannot be trained on the example.
     """
     example = map_tree(lambda part: part.cpu(), example)
     gradients = compute_gradients(traced.make_full_skeleton(), example)

@@ -85,12 +85,7 @@ def first_samples(part: Any) -> Dataset:
 
 
 def transform_experiment(part: Any, experiment: Callable[[Any], Experiment]) -> SmallExperiment:
-    """Return a small experiment with the transform, and samples that the transform accepts.
-
-    Args:
-        part: The transform.
-        experiment: A function from the transform to a small experiment.
-    """
+    """Return the small experiment that `experiment` makes of the transform, with samples that the transform accepts."""
     data = first_samples(part)
     if data is make_tokens():
         tokenised = experiment(part).model_copy(update={"objective": "next-token"})
@@ -149,10 +144,8 @@ def _are_equal(a: Any, b: Any) -> bool:
 def make_data(source: object) -> Any:
     """Return the data source that a name, an import path or an object stands for.
 
-    For the name of a built-in data set, the result is a function that reads the samples again at each call.
-
-    Raises:
-        ValueError: The data are invalid.
+    For the name of a built-in data set, the result is a function that reads the samples again at each call. Raises
+    ValueError if the data are invalid.
     """
     if isinstance(source, str) and not is_path(source.partition("(")[0].strip()):
         return partial(load_dataset, source, None)

@@ -76,10 +76,8 @@ def _kinds_of_object(thing: object) -> list[Kind]:
 
     An object of a kind's base class is of this kind. Any other object is of a kind if it has the methods that the kind
     requires. If it has the methods of several kinds, the kinds that require the most methods are returned. A function
-    may be of every kind that accepts functions.
-
-    Raises:
-        InputError: The object is a LocalAlgorithm or a RoundState, which run only within a method.
+    may be of every kind that accepts functions. Raises InputError if the object is a LocalAlgorithm or a RoundState,
+    which run only within a method.
     """
     owner: type = thing if inspect.isclass(thing) else type(thing)
     for base in (LocalAlgorithm, RoundState):

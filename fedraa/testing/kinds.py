@@ -83,8 +83,7 @@ class Kind:
     def make(self, description: object) -> Any:
         """Return the component that an object, a class or a text describes.
 
-        Raises:
-            ValueError: The description fits no component.
+        Raises ValueError if the description fits no component.
         """
         if self.maker is not None:
             return self.maker(description)

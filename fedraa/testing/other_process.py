@@ -33,8 +33,7 @@ def can_travel(kind: Kind, part: Any) -> bool:
 def digest_elsewhere(kind: Kind, part: Any) -> list[str]:
     """Return the digests of a component's small experiment in two other processes.
 
-    Raises:
-        RuntimeError: A process failed. The message is the last line of the error output, or the exit code.
+    Raises RuntimeError if a process failed. The message is the last line of the error output, or the exit code.
     """
     command = [sys.executable, "-m", __name__, kind.name, json.dumps(describe_component(part))]
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)

@@ -111,11 +111,7 @@ def _trial_processes(jobs: int) -> Iterator[Start]:
 
 
 def refuse_unsendable(parts: Mapping[str, object]) -> None:
-    """Raise InputError if an object cannot be sent to other processes of this machine.
-
-    Args:
-        parts: The objects by their names, which the error contains.
-    """
+    """Raise InputError if an object cannot be sent to other processes of this machine. The error contains its name."""
     script = hasattr(sys.modules["__main__"], "__file__")
     for name, part in parts.items():
         try:
@@ -137,11 +133,16 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
 def _prepare_process() -> None:
     """Hide Optuna's messages in this process. Let the process end when the tuning ends."""
     check_optuna()
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Start a thread that ends this process when its parent process ends."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 
-    def end_with_parent() -> None:
+    def wait_for_parent() -> None:
         multiprocessing.connection.wait([parent.sentinel])
         os._exit(1)
 
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=wait_for_parent, daemon=True).start()

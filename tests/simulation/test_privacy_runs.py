@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from equal_runs import check_resume
+from equal_runs import SMALL, check_resume
 from refusals import refuses
 from torch import nn
 
@@ -17,15 +17,6 @@ from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule, ClientU
 
 pytest.importorskip("dp_accounting", reason="the extra `privacy` is not installed")
 
-SMALL: dict[str, Any] = {
-    "engine": "local",
-    "hidden": (8,),
-    "clients": 8,
-    "local_steps": 2,
-    "checkpoint_every": 2,
-    "seed": 5,
-    "quiet": True,
-}
 ADAPTIVE = "central-adaptive(bit_noise=2.0)"
 
 

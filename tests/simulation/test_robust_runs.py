@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from equal_runs import check_resume
+from equal_runs import SMALL, check_resume
 from refusals import refuses
 
 import fedraa
@@ -17,16 +17,6 @@ from fedraa.errors import RunFailed
 from fedraa.messages import Task, Update
 from fedraa.rundir.history import History
 from fedraa.server.async_rule import AsyncModel, ClientUpdate
-
-SMALL: dict[str, Any] = {
-    "engine": "local",
-    "hidden": (8,),
-    "clients": 8,
-    "local_steps": 2,
-    "checkpoint_every": 2,
-    "seed": 5,
-    "quiet": True,
-}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from equal_runs import check_resume
+from equal_runs import SMALL, check_resume
 from refusals import refuses
 from torch import nn
 
@@ -17,16 +17,6 @@ from fedraa import Experiment, resume, run
 from fedraa.engine.build import build_run
 from fedraa.errors import RunFailed, RunWarning
 from fedraa.rundir.history import History
-
-SMALL: dict[str, Any] = {
-    "engine": "local",
-    "hidden": (8,),
-    "clients": 8,
-    "local_steps": 2,
-    "checkpoint_every": 2,
-    "seed": 5,
-    "quiet": True,
-}
 
 
 class LeastTrained(fedraa.Selection):

@@ -75,14 +75,10 @@ class Comparison:
 
 
 def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison | None:
-    """Compare Fed-Quilt's untuned runs with the tuned runs of the best other method.
+    """Compare Fed-Quilt's untuned runs with the tuned runs of the best other method. `runs` has the runs of all parts.
 
     The best other method is chosen by the seeds that all other methods have. If more seeds counted for some methods,
     these methods would more often miss the target. Returns None if Fed-Quilt or all other methods have no runs.
-
-    Args:
-        setting: The setting.
-        runs: The runs of all parts.
     """
     ours = group_by_entrant(runs, "untuned").get(OURS)
     tuned = group_by_entrant(runs, "tuned")

@@ -55,14 +55,9 @@ def _needs_other_model(method: Method) -> bool:
     return isinstance(method.aggregator, LowRank)
 
 
-def on_equal_terms(experiment: Experiment) -> Experiment:
-    """Return the experiment with the hyperparameters of `fedraa compare --terms equal`, which all methods share."""
-    return on_terms(experiment, "equal")
-
-
 def equal_budget(scale: Scale) -> Study:
     """Run all methods for the same time. Compare accuracy, peak memory, and the cost of reaching a target."""
-    cells = [Cell(method, on_equal_terms(_make_experiment(scale, method))) for method in _methods_of_mlp()]
+    cells = [Cell(method, on_terms(_make_experiment(scale, method), "equal")) for method in _methods_of_mlp()]
     spent = (to_target(TARGETS, "bytes"), to_target(TARGETS, "flops"))
     return Study(
         "equal_budget",
@@ -203,7 +198,7 @@ def best_lr(scale: Scale) -> Study:
     cells = []
     for rate, method in product(rates, chosen):
         column = f"lr {rate:g} (fixed)" if rate == fixed else f"lr {rate:g}"
-        cells.append(Cell(method, on_equal_terms(_make_experiment(scale, method, lr=rate)), column))
+        cells.append(Cell(method, on_terms(_make_experiment(scale, method, lr=rate), "equal"), column))
     return Study(
         "best_lr",
         "Each method at its best learning rate, at equal time",

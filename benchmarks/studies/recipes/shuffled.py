@@ -107,7 +107,7 @@ def shuffled_norms(scale: Scale) -> Study:
     networks = {"batch norm": f"{NETWORKS}:batch_norm_cnn", "no norm": "cnn"}
     capacities: tuple[float, ...] = (0.25,)
     if scale.paper:
-        networks = {"batch norm": "preact-resnet18", "no norm": "wide-cnn"}
+        networks = {"batch norm": "preact-resnet18", "no norm": "cnn-wide"}
         capacities = (0.25, 0.125)
     dataset, rounds = scale.pick_value(("cifar10-subset", 80), ("cifar10-subset", 300), ("cifar100", 2000))
     common: dict[str, Any] = {"dataset": dataset, "rounds": rounds, "partition": "mixture:0.5", "eval_every": 20}

@@ -80,8 +80,7 @@ class DistanceRule(RobustAggregator):
     def select(self, squared: Numbers) -> list[int]:
         """Return the positions of the selected rows. If too few rows have common coordinates, the list is empty.
 
-        Args:
-            squared: Squared distances [n, n], infinite on the diagonal.
+        The squared distances [n, n] are infinite on the diagonal.
         """
 
     def join_rows(self, rows: Rows) -> Numbers:

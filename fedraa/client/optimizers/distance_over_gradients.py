@@ -116,10 +116,5 @@ class DoWG(DoG):
 
 
 def _norms(values: Tensor, sizes: list[int]) -> Tensor:
-    """Return the norms [..., tensors] of the tensors in a buffer [..., k].
-
-    Args:
-        values: The buffer.
-        sizes: Number of elements of each tensor.
-    """
+    """Return the norms [..., tensors] of the tensors of these sizes in a buffer [..., k]."""
     return torch.stack([torch.linalg.vector_norm(tensor, dim=-1) for tensor in torch.split(values, sizes, -1)], -1)

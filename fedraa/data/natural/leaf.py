@@ -52,8 +52,7 @@ def has_leaf_files(root: Path) -> bool:
 def read_leaf(root: Path, convert: Convert) -> tuple[LeafSplit, LeafSplit]:
     """Return the training and the test samples.
 
-    Raises:
-        InputError: The samples are malformed. The error names the file and the user.
+    Raises InputError if the samples are malformed. The error names the file and the user.
     """
     train, test = (_read_split(root / split, convert) for split in ("train", "test"))
     return train, test

@@ -98,10 +98,7 @@ def read_feature(example: bytes, name: str) -> str:
     """Return the text of a feature in a serialised `tf.train.Example`.
 
     The path of field numbers is 1 (features), 1 (entries of a map), 2 (value), 1 (list), 1 (texts). An entry has its
-    key in field 1.
-
-    Raises:
-        InputError: There is no such feature.
+    key in field 1. Raises InputError if there is no such feature.
     """
     for entry in _follow_fields(example, 1, 1):
         if _follow_fields(entry, 1) == [name.encode()]:

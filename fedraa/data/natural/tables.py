@@ -28,8 +28,7 @@ def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:
 def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
     """Return the columns of all files as one pandas DataFrame.
 
-    Raises:
-        InputError: A file cannot be read, or a value is missing. The error names the file and the row from 0.
+    Raises InputError if a file cannot be read, or a value is missing. The error names the file and the row from 0.
     """
     # Importing pandas is slow, and workers do not need it.
     import pandas as pd

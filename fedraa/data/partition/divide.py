@@ -158,8 +158,7 @@ def refuse_empty_clients(clients: int, samples: int) -> None:
 def _class_per_sample(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Index:
     """Return the class of each sample. Without classes, return 0 for every sample.
 
-    Raises:
-        InputError: The partitioner needs classes and there are none.
+    Raises InputError if the partitioner needs classes and there are none.
     """
     if labels.ndim == 1 and labels.dtype.kind in "iu":
         return labels

@@ -39,9 +39,7 @@ def draw_equal_shards(classes: Index, mixtures: Shares, rng: np.random.Generator
 def _cumulate_mixtures(mixtures: Shares, left: Index) -> Shares:
     """Return the cumulative probabilities [clients, classes] of the classes with unused rows.
 
-    Args:
-        mixtures: The probability of each class for each client, `[clients, classes]`.
-        left: The number of unused rows of each class, `[classes]`.
+    `mixtures` [clients, classes] has the probabilities of all classes, and `left` [classes] the numbers of unused rows.
     """
     weights = mixtures * (left > 0)
     weights[weights.sum(axis=1) == 0] = left

@@ -35,10 +35,8 @@ class Labels(ByClass):
 
         Clients form blocks. A block is just large enough that all classes occur equally often in it. Each block
         arranges the classes in a random circle. One client after another takes the next `per_client` classes of the
-        circle, so no client gets a class twice.
-
-        Raises:
-            InputError: `per_client` exceeds the number of classes, or is too small to cover all classes.
+        circle, so no client gets a class twice. Raises InputError if `per_client` exceeds the number of classes, or is
+        too small to cover all classes.
         """
         labels = self.per_client
         if not 1 <= labels <= classes:

@@ -72,12 +72,7 @@ def _have_words(owners: Any) -> bool:
 
 
 def _shards_of_owners(ids: npt.NDArray[Any], owners: npt.NDArray[Any]) -> Shards:
-    """Return the rows of each client in `ids`. The rows of a client are in ascending order.
-
-    Args:
-        ids: The sorted ids of the clients.
-        owners: The client id of each row.
-    """
+    """Return the rows of each client in the sorted `ids`, ascending. `owners` has the client id of each row."""
     place = np.minimum(np.searchsorted(ids, owners), len(ids) - 1)
     rows = np.flatnonzero(ids[place] == owners)
     counts = np.bincount(place[rows], minlength=len(ids))

@@ -171,18 +171,15 @@ class ClientSource:
     def client(self, client: int) -> tuple[Tree, Array]:
         """Return the inputs x [n, ...] and targets y [n, ...] of a client.
 
-        Random samples are the same in every call.
-
-        Raises:
-            InputError: The samples are malformed. The error names the client and, if possible, the row.
+        Random samples are the same in every call. Raises InputError if the samples are malformed. The error names the
+        client and, if possible, the row.
         """
         return self._read_seeded(client, "fixed items", client)[:2]
 
     def shard(self, client: int, turn: int) -> Shard:
         """Return the samples for a client's task number `turn` (from 0).
 
-        Raises:
-            InputError: The samples are malformed.
+        Raises InputError if the samples are malformed.
         """
         x, y, drew = self._read_seeded(client, "items", client, turn, 0)
         if drew or self.unsteady:

@@ -31,11 +31,8 @@ def read_folder(path: str, size: int | None = None) -> FederatedDataset:
     """Return the images in the folders `PATH/train/CLASS` and `PATH/test/CLASS`, with values from 0 to 1.
 
     Folders `PATH/train/CLIENT/CLASS` and `PATH/test/CLIENT/CLASS` also define the clients. Clients read images when
-    they train. If all images are grey, they stay grey. Otherwise all are converted to RGB.
-
-    Args:
-        path: The folder.
-        size: The height and width in pixels to which images are resized; None if all images have the same size.
+    they train. If all images are grey, they stay grey. Otherwise all are converted to RGB. Images are resized to the
+    height and width `size` in pixels; without it, all must have the same size.
     """
     root = Path(path)
     if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
@@ -181,11 +178,7 @@ def read_npy(path: str, classes: int | None = None) -> FederatedDataset:
     """Return the data in the files `x_train.npy`, `y_train.npy`, `x_test.npy` and `y_test.npy` of a folder.
 
     The files are memory-mapped. `clients_train.npy` and `clients_test.npy` are optional and have the client of each
-    row.
-
-    Args:
-        path: The folder.
-        classes: The number of classes; None to compute it from the labels.
+    row. If the number of classes is None, it is computed from the labels.
     """
     root = Path(path)
     rows = {split: NpyRows(root / f"x_{split}.npy", root / f"y_{split}.npy") for split in ("train", "test")}
@@ -241,8 +234,7 @@ def _read_column(path: str, table: Any, column: str) -> list[Any]:
 def _depth_of_images(root: Path, paths: Sequence[Path]) -> int:
     """Return the number of names in an image's path: 3 for SPLIT/CLASS/IMAGE, 4 for SPLIT/CLIENT/CLASS/IMAGE.
 
-    Raises:
-        InputError: A path has another number of names, or two paths have different numbers.
+    Raises InputError if a path has another number of names, or two paths have different numbers.
     """
     form = "all images in SPLIT/CLASS, or all in SPLIT/CLIENT/CLASS, with the splits train and test"
     first = paths[0].relative_to(root).parent

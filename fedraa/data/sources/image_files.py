@@ -107,11 +107,7 @@ def common_format(root: str, paths: Sequence[Path], size: int | None) -> ImageFo
 
 
 def plain_image(image: Any) -> Any:
-    """Convert a PIL image to grey or RGB.
-
-    Raises:
-        InputError: It has more than 8 bits per colour.
-    """
+    """Convert a PIL image to grey or RGB. Raises InputError if it has more than 8 bits per colour."""
     _refuse_deep(image)
     if image.mode in GREY:
         return image.convert("L")
@@ -129,9 +125,7 @@ def image_array(image: Any) -> Array:
 def _walk_folders(folder: Path, around: tuple[str, ...]) -> Iterator[tuple[Path, list[Path], bool]]:
     """Yield each folder from `folder` downwards, its files, and True if it contains folders.
 
-    Args:
-        folder: The folder.
-        around: The real paths of the parent folders. A link to one of them is not followed.
+    `around` has the real paths of the parent folders. A link to one of them is not followed.
     """
     real = os.path.realpath(folder)
     if real in around:

@@ -331,8 +331,7 @@ def _item_array(item: Any) -> Array:
 def open_array(path: Path) -> Array:
     """Return the memory-mapped array of a `.npy` file. Only rows that are used are read from the file.
 
-    Raises:
-        InputError: The file does not contain an array of rows.
+    Raises InputError if the file does not contain an array of rows.
     """
     try:
         refuse_irregular_file(path)

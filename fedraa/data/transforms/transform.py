@@ -109,8 +109,7 @@ class Transforms:
     def fitted(self, x: Any) -> "Transforms":
         """Return the transforms for these training inputs. Some compute values from the inputs, such as their mean.
 
-        Raises:
-            InputError: A transform cannot be applied to these inputs.
+        Raises InputError if a transform cannot be applied to these inputs.
         """
         if isinstance(x, dict | tuple):
             problem = f"{transform_name(self.parts[0])} needs samples with one input, but these have {len(x)}"

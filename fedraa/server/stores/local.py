@@ -136,8 +136,7 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
 def rule_state(rule: AsyncRule, params: Vector) -> State:
     """Return a rule's state for a checkpoint.
 
-    Raises:
-        InputError: The rule put values that are not finite into the model without reporting a new version.
+    Raises InputError if the rule put values that are not finite into the model without reporting a new version.
     """
     if not rule.is_convex_mix:
         refuse_unsound("async_rule", rule, params)

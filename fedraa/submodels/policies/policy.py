@@ -267,11 +267,7 @@ class SubmodelPolicy:
         raise InputError("submodel", f"{type(self).__name__} has no draw", hint="define draw(self, context)")
 
     def bind(self, run: RunContext) -> SubmodelSampler:
-        """Return the sampler for one run.
-
-        Raises:
-            InputError: The policy cannot use the model.
-        """
+        """Return the sampler for one run. Raises InputError if the policy cannot use the model."""
         return Pure(self.draw)
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:

@@ -285,11 +285,7 @@ def _make_resize(dim: int, outs: tuple[int, ...], sizes: Sequence[SizeFormula | 
 def _derive_size(ids: np.ndarray, groups: Sequence[Group]) -> SizeFormula | None:
     """Return the size of a dimension as a function of the widths, such as 2 * width + 1.
 
-    The result is None if the widths do not determine the size.
-
-    Args:
-        ids: The unit ID at each index of the dimension.
-        groups: The width groups.
+    `ids` has the unit ID at each index of the dimension. The result is None if the widths do not determine the size.
     """
     starts = np.cumsum([0, *(group.size for group in groups)])
     units, counts = np.unique(ids[ids >= 0], return_counts=True)
@@ -316,11 +312,8 @@ def _find_sources(before: Sequence[int], after: Sequence[int], out: int) -> set[
 def _find_dimension(labels: Tensor, find_units: Callable[[Tensor], np.ndarray]) -> tuple[int, np.ndarray] | None:
     """Return the dimension along which the units differ, and the unit at each index of this dimension.
 
-    The result is None if the units differ along no dimension or along several dimensions.
-
-    Args:
-        labels: The labels of a tensor.
-        find_units: Returns the root label or the unit ID of each label.
+    `find_units` returns the root label or the unit ID of each label. The result is None if the units differ along no
+    dimension or along several dimensions.
     """
     units = torch.from_numpy(find_units(compress_labels(labels)[0]))
     dims = [dim for dim in range(units.dim()) if varies_along(units, dim)]

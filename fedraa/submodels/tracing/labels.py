@@ -99,11 +99,9 @@ class Ties:
             self.pin(torch.from_numpy(np.concatenate([a[~loose], b[~loose]])), reason)
 
     def pin(self, labels: Tensor, reason: str | Callable[[], str]) -> None:
-        """Record that the elements with these labels are never cut.
+        """Record that the elements with these labels are never cut, and the explanation for users.
 
-        Args:
-            labels: The labels.
-            reason: The explanation for users. A function that returns it is called only when a user needs it.
+        A function that returns the explanation is called only when a user needs it.
         """
         named = _distinct_labels(compress_labels(labels)[0].reshape(-1).numpy())
         named = named[named != FIXED]

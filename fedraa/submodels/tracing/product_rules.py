@@ -180,13 +180,9 @@ def _multiply_terms(r: Recorder, terms: Iterable[tuple[str, Tensor]], letters: s
 
 
 def _spell_equation(equation: str, sizes: Sequence[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand of an einsum, and the letters of the result.
+    """Return the letters of each operand of an einsum with these numbers of dimensions, and the letters of the result.
 
     Letters replace `...`. If the equation has no `->`, the letters of the result follow from the operands.
-
-    Args:
-        equation: The equation of `einsum`.
-        sizes: Number of dimensions of each operand.
     """
     ins, arrow, outs = equation.partition("->")
     terms = ins.split(",")

@@ -144,8 +144,7 @@ def has_custom_rules() -> bool:
 def _apply_checked(rule: Rule, r: Recorder, name: str, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Apply a custom rule and check its result.
 
-    Raises:
-        WrongRuleError: The rule fails, or sets no labels or wrong labels.
+    Raises WrongRuleError if the rule fails, or sets no labels or wrong labels.
     """
     try:
         rule(r, name, out, args, kwargs)

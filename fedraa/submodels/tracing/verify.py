@@ -115,12 +115,7 @@ class CutChecker:
         self._tolerance = 1e-6 if self._double else 1e-3
 
     def find_failure(self, traced: Traced, groups: Sequence[int]) -> str | None:
-        """Return the problem that a cut of these groups causes, or None if the test succeeds.
-
-        Args:
-            traced: The traced module.
-            groups: Numbers of the groups to cut, ascending.
-        """
+        """Return the problem that a cut of these groups causes, or None if it passes. The numbers are ascending."""
         if not groups:
             return None
         # The test fills the caches of this copy. The caches of the original must stay empty.

@@ -55,9 +55,8 @@ def test_counts_cover_all_tables_and_every_wrong_run(tmp_path: Path, monkeypatch
         monkeypatch.setattr(module, "RESULTS", tmp_path / f"{module.__name__}.csv")
     for row in (make_row(), make_row(number=1, equal=False, lost=2, doubled=1)):
         add_row(faults.RESULTS, row)
-    table = chaos_table.Table(chaos_table.RESULTS)
-    table.put("server kills", "fedavg", chaos_table.Tally(3, 3), 1.0)
-    table.put("server kills", "fed-raa", chaos_table.Tally(3, 1, lost=4), 1.0)
+    chaos_table.put_row("server kills", "fedavg", chaos_table.Tally(3, 3), 1.0)
+    chaos_table.put_row("server kills", "fed-raa", chaos_table.Tally(3, 1, lost=4), 1.0)
     counts = [
         (count.command, count.trials, count.wrong, count.lost, count.doubled)
         for count in fault_counts.count_trials()

@@ -39,9 +39,11 @@ from benchmarks.studies.tables import (
     make_frame,
 )
 from fedraa.api import run
+from fedraa.components.imports import import_object
 from fedraa.config.experiment import Experiment
 from fedraa.data import FederatedDataset
 from fedraa.engine.build import build_run
+from fedraa.models.build import MODELS
 from fedraa.rundir.file_names import CONFIG, EVALS, EVENTS, MODEL, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import LOCK, lock_directory
@@ -242,6 +244,7 @@ def test_methods_accept_the_options_of_every_recipe(name: str, size: Size):
     assert planned.name == name
     for cell in planned.cells:
         resolve_method(cell.experiment)
+        assert cell.experiment.model in MODELS or callable(import_object("model", cell.experiment.model))
 
 
 @pytest.mark.parametrize("size", ["quick", pytest.param("standard", marks=pytest.mark.slow)])

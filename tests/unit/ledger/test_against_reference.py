@@ -217,7 +217,7 @@ def test_round_ledger_decides_as_the_reference(scheduler: str, moves: Moves, ret
             round = ledger.step
             fragments = sorted(ledger.close_round())
             reference.round(line("round", round=round, clients=reported, fragments=fragments))
-            waiting.extend(ledger.begin_round())
+            waiting.extend(ledger.begin_round(0.0))
         assert list(waiting) == list(reference._tasks.waiting)
         assert ledger.step == reference.step
 
