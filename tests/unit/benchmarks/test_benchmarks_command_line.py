@@ -20,6 +20,8 @@ from benchmarks.__main__ import main
         ("million --repeats 0", "repeats", "at least 1"),
         ("large_models --methods fedprox", "methods", "fedavg"),
         ("large_models --repeats 0", "repeats", "at least 1"),
+        ("cut_cost --models vgg", "models", "resnet18"),
+        ("cut_cost --repeats 0", "repeats", "at least 1"),
         ("cut_models --libraries keras", "libraries", "timm"),
     ],
 )
