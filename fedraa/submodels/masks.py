@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
+from fedraa.submodels.flat import layer_of
 from fedraa.submodels.traced import Traced
 
 
@@ -35,7 +36,7 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     """
     region = np.empty(traced.size, np.int8)
     for shape, (name, place) in zip(traced.shapes, traced.places.items(), strict=True):
-        owner = traced.module.get_submodule(name.rpartition(".")[0])
+        owner = traced.module.get_submodule(layer_of(name))
         order = (1, 0) if isinstance(owner, nn.Embedding) else range(len(shape))
         dimensions = (*sorted(traced.units.get(name, ())), *order)
         dimension = next((d for d in dimensions if shape[d] >= parts), None)
