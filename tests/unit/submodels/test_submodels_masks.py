@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from fedraa.submodels.masks import random_parts
 from fedraa.submodels.tracing.trace import trace_module
@@ -18,3 +19,12 @@ def test_random_parts_divide_the_named_parameters() -> None:
     assert [int(mask.sum()) - 5 for mask in masks] == [5, 5, 4, 4]  # 18 elements in 4 parts
     again = random_parts(TRACED, 4, ["0.weight", "2.weight"], np.random.default_rng(1))
     assert any((a != b).any() for a, b in zip(masks, again, strict=True))
+
+
+def test_layer_whose_inputs_are_cut_has_no_uncut_parameter_also_with_a_parametrized_weight() -> None:
+    head = parametrizations.weight_norm(nn.Linear(6, 2))
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 6), nn.ReLU(), head)
+    traced = trace_module(model, torch.randn(2, 4)).keep_groups(["2"])
+    uncut = {name for name, place in traced.places.items() if traced.uncut_layers()[place].all()}
+    assert uncut == {"0.weight", "0.bias", "1.weight", "1.bias"}
+    assert traced.uncut_layers().sum() == 16 + 4 + 4 + 4
