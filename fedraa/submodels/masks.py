@@ -9,9 +9,23 @@ from collections.abc import Sequence
 
 import numpy as np
 from torch import nn
+from torch.nn.utils.weight_norm import WeightNorm
 
 from fedraa.submodels.flat import layer_of
 from fedraa.submodels.traced import Traced
+
+
+def find_weight_norm(module: nn.Module) -> str | None:
+    """Return the name of a layer with a weight norm, or None.
+
+    A weight norm divides each row of a weight by the norm of the row, so a row that a mask sets to 0 becomes NaN.
+    """
+    for name, part in module.named_modules():
+        if type(part).__name__ == "_WeightNorm":
+            return name.partition(".parametrizations.")[0]
+        if any(isinstance(hook, WeightNorm) for hook in part._forward_pre_hooks.values()):
+            return name
+    return None
 
 
 def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
