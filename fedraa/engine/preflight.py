@@ -12,6 +12,7 @@ from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.client.lr_schedule import check_longest_task
 from fedraa.components.calls import convert_errors
 from fedraa.components.text import text_of
+from fedraa.composition.compatibility import trains_full_width
 from fedraa.composition.overrides import chosen_value
 from fedraa.data.tree import list_leaves
 from fedraa.engine import memory_check
@@ -290,7 +291,7 @@ def _check_weight_norm(spec: RunSpec) -> None:
     """Raise InputError if masks set weights to 0 in a layer that divides by the norm of its weights."""
     submodel = spec.method.submodel
     # A policy of this kind masks the whole model. The others cut the model, or keep all weights.
-    if not (submodel.full_width and submodel.cuts):
+    if not (trains_full_width(submodel) and submodel.cuts):
         return
     layer = find_weight_norm(spec.traced.module)
     if layer is not None:

@@ -38,7 +38,7 @@ def test_layer_whose_inputs_are_cut_has_no_uncut_parameter_also_with_a_parametri
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
 @pytest.mark.parametrize("norm", [parametrizations.weight_norm, nn.utils.weight_norm])
-@pytest.mark.parametrize("method", ["prunefl", "oap", "ra-fed", "ram-fed-units", "subdismo", "fedgmr"])
+@pytest.mark.parametrize("method", ["prunefl", "oap", "ra-fed", "ram-fed-units", "subdismo", "fedgmr", "bernoulli"])
 def test_method_whose_masks_set_weights_to_0_refuses_a_weight_norm(method: str, norm: Any, tmp_path: Path) -> None:
     """A row of zeros divided by its norm would be NaN. Methods that cut units keep all weights of the units."""
     model = nn.Sequential(nn.Flatten(), norm(nn.Linear(64, 16)), nn.ReLU(), nn.Linear(16, 10))
@@ -47,7 +47,7 @@ def test_method_whose_masks_set_weights_to_0_refuses_a_weight_norm(method: str, 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("method", ["heterofl", "salf", "fedavg"])
+@pytest.mark.parametrize("method", ["heterofl", "salf", "fedavg", "bernoulli-kernels"])
 def test_method_that_sets_no_weight_to_0_trains_a_weight_norm(method: str, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Flatten(), parametrizations.weight_norm(nn.Linear(64, 16)), nn.ReLU(), nn.Linear(16, 10))
     fields = {"method": method, "rounds": 1, "local_steps": 1, "clients": 4, "engine": "local", "quiet": True}
