@@ -316,7 +316,8 @@ def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, res
         raised = wrapped.error
     except (Unwritable, KeyboardInterrupt) as error:
         # Interrupted already has this hint.
-        if not isinstance(error, Interrupted) and newest_first(directory / CHECKPOINTS):
+        is_resumable = newest_first(directory / CHECKPOINTS) and not (directory / SUMMARY).exists()
+        if is_resumable and not isinstance(error, Interrupted):
             error.add_note(f"resume from the last checkpoint with: {resume_command(spec, directory)}")
         raise
     finally:

@@ -7,7 +7,7 @@ from fedraa.data import Federated
 from fedraa.errors import InputError
 from fedraa.messages import Mask
 from fedraa.submodels import Traced
-from fedraa.submodels.flat import frozen_parameters
+from fedraa.submodels.flat import frozen_parameters, layer_of
 from fedraa.vectors.reusable_buffer import ReusableBuffer
 
 
@@ -26,7 +26,8 @@ class LabelOwners:
     """A function from a client to a mask [d] of the parameters that the client may send.
 
     The mask excludes the output row of each label that the client's data lack. The output layer is the last weight with
-    one row per class, and the bias after this weight. If the output layer is frozen, the mask excludes nothing.
+    one row per class, the other parameters of its module with one row per class, and a bias after this weight. If the
+    output layer is frozen, the mask excludes nothing.
     """
 
     def __init__(self, traced: Traced, held: npt.NDArray[np.bool_]) -> None:
@@ -35,16 +36,19 @@ class LabelOwners:
         classes = held.shape[1]
         layers = zip(traced.shapes, traced.places.items(), strict=True)
         rows = [
-            (place.start, (place.stop - place.start) // classes)
+            (layer_of(name), place.start, (place.stop - place.start) // classes)
             for shape, (name, place) in layers
             if shape[:1] == (classes,) and 0 not in traced.units.get(name, {})
         ]
-        last_weight = max((i for i, (_, width) in enumerate(rows) if width > 1), default=None)
+        last_weight = max((i for i, (_, _, width) in enumerate(rows) if width > 1), default=None)
         if last_weight is None and frozen_parameters(traced.module):
             last_weight = len(rows)
         if last_weight is None:
             raise InputError("model", f"it has no output layer of {classes} rows", got=traced.module)
-        self._rows = rows[last_weight:]
+        output = {layer for layer, _, _ in rows[last_weight : last_weight + 1]}
+        self._rows = [
+            (start, width) for i, (layer, start, width) in enumerate(rows) if i >= last_weight or layer in output
+        ]
 
     def __call__(self, client: int) -> Mask:
         # A call can reuse the last mask: the loop below overwrites the output rows, and other values are always True.

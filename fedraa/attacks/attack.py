@@ -161,7 +161,7 @@ def make_attack_plan(attack: Any, share: float, *, clients: int, seed: int) -> A
     if clients == 1:
         raise InputError("attack", "a run with one client would have no honest client", hint="use more clients")
     if not 0 < count < clients:
-        expected = f"a share that makes 1 to {clients - 1} of {clients} clients attackers"
+        expected = f"a share of {clients} clients that makes at least one an attacker and leaves at least one honest"
         raise InputError("attackers", got=share, expected=expected)
     drawn = generator(seed, "attackers").choice(clients, count, replace=False)
     return AttackPlan(ATTACK.copy_for_run(attack), frozenset(drawn.tolist()), seed)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from copy import deepcopy
 from typing import Protocol
 
 from fedraa.callbacks.callback import Callback
@@ -73,9 +74,9 @@ class CallbackList:
 
     def tell(self, event: Event, *, past: bool = False) -> str | None:
         asking = None
-        # All callbacks receive the event, even if one of them asks to end the run.
+        # All callbacks receive the event, even if one of them asks to end the run or changes its copy.
         for callback in self._subscribers[str(event["kind"])]:
-            if _call_hook(callback, event):
+            if _call_hook(callback, deepcopy(event)):
                 asking = asking or type(callback).__name__
         return asking
 
@@ -98,9 +99,8 @@ class CallbackList:
                 stack.callback(callback.on_close)
 
     def _callbacks_with(self, hook: str) -> list[Callback]:
-        """Return the callbacks that override a hook. The others need no call."""
-        nothing = getattr(Callback, hook)
-        return [callback for callback in self._callbacks if getattr(type(callback), hook, nothing) is not nothing]
+        """Return the callbacks that override a hook, in their class or in the object. The others need no call."""
+        return [callback for callback in self._callbacks if _overrides(callback, hook)]
 
 
 def refuse_unknown_hooks(callback: object) -> None:
@@ -111,6 +111,11 @@ def refuse_unknown_hooks(callback: object) -> None:
             problem = f"{type(callback).__name__} has the method {name}, which is not a hook"
             hint = suggest_closest(USUAL_HOOKS.get(name, name), known)
             raise InputError("callbacks", problem, expected=f"one of {', '.join(known)}", hint=hint)
+
+
+def _overrides(callback: Callback, hook: str) -> bool:
+    nothing = getattr(Callback, hook)
+    return hook in getattr(callback, "__dict__", ()) or getattr(type(callback), hook, nothing) is not nothing
 
 
 def _waits_for_answer(callback: Callback) -> bool:

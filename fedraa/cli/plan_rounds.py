@@ -93,7 +93,8 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
     sentence = f"{count} of {duration:.4g}{unit} in time {time:.4g}{unit}{end}{_condition(spec, rounds, steps)}"
     schedule: Any = spec.method.schedule
     if schedule.deadline is not None:
-        number, part = next((number, part) for number, part in enumerate(rounds, 1) if part.total)
+        number = _first_round(rounds)
+        part = rounds[number - 1]
         timing = replace(spec.timing, jitter=0.0)
         pairs = zip(part.clients.tolist(), part.costs.tolist(), strict=True)
         ready = sum(timing.due(client, 0, 0.0, cost) <= schedule.deadline for client, cost in pairs)
@@ -108,6 +109,11 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
             sent = np.full(len(part.costs), part.scale / len(pending))
             totals.add(part.sum_costs(sent, sent * (part.costs <= rest)))
     return sentence, totals
+
+
+def _first_round(rounds: list[RoundTasks]) -> int:
+    """Return the number of the first round that has clients, from 1."""
+    return next(number for number, part in enumerate(rounds, 1) if part.total)
 
 
 def _divide_time(time: float, durations: Floats, tail: int) -> tuple[float, float]:
@@ -128,8 +134,15 @@ def _divide_time(time: float, durations: Floats, tail: int) -> tuple[float, floa
 
 def _condition(spec: RunSpec, rounds: list[RoundTasks], steps: float) -> str:
     """Return the assumption behind the expected time of a run with rounds; empty if there is none."""
+    schedule: Any = spec.method.schedule
     condition = ""
-    if steps > len(rounds) == 1:
+    drawn = len(rounds)
+    if schedule.deadline is not None:
+        # `draw_rounds` repeats the first round that has clients.
+        drawn = _first_round(rounds)
+    if steps > drawn != len(rounds):
+        condition = f", if later rounds are like round {drawn}"
+    elif steps > len(rounds) == 1:
         condition = ", if all rounds are like the first"
     elif steps > len(rounds) == 2:
         condition = ", if later rounds are like round 2"
@@ -137,8 +150,8 @@ def _condition(spec: RunSpec, rounds: list[RoundTasks], steps: float) -> str:
         condition = f", if later rounds are like rounds {len(rounds) // 2 + 1} to {len(rounds)}"
     largest = max(rounds, key=lambda part: part.total)
     notes = goal_note(spec) + sample_note(len(largest.costs), largest.total)
-    selection = participation_of(spec.method.schedule)
-    if selection is not None and needs_observations(selection):
+    selection = participation_of(schedule)
+    if selection is not None and needs_observations(selection) and not selection.is_private:
         notes += "; the selection will choose other clients when the losses are known"
     return condition + notes
 

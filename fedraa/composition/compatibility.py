@@ -266,7 +266,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     reasons: dict[str, str] = {}
     if trains_whole:
         reasons |= dict.fromkeys(("cut_layers", *RATE_BY_SHARE), whole)
-    elif _trains_full_width(method.submodel):
+    elif trains_full_width(method.submodel):
         why = f"{experiment.method}, in which clients train the full width of the model under a mask"
         reasons |= dict.fromkeys(("cut_layers", *RATE_BY_SHARE), why)
     if trains_whole:
@@ -314,7 +314,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
     return {key: why for key, why in names.items() if key in set_options | set_paths}
 
 
-def _trains_full_width(policy: SubmodelPolicy) -> bool:
+def trains_full_width(policy: SubmodelPolicy) -> bool:
     """Return True if clients hold the whole model, even if they train only some parameters."""
     if isinstance(policy, Bernoulli | ShuffledBlocks):
         return not policy.kernels

@@ -12,6 +12,7 @@ from fedraa.client.local_optimizer import LOCAL_OPTIMIZER, SGD
 from fedraa.client.lr_schedule import check_longest_task
 from fedraa.components.calls import convert_errors
 from fedraa.components.text import text_of
+from fedraa.composition.compatibility import trains_full_width
 from fedraa.composition.overrides import chosen_value
 from fedraa.data.tree import list_leaves
 from fedraa.engine import memory_check
@@ -30,6 +31,7 @@ from fedraa.server.async_rule import factor_at
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.selection import is_routing
 from fedraa.server.staleness import STALENESS
+from fedraa.submodels.masks import find_weight_norm
 from fedraa.submodels.personal_layers import BATCH_NORM, find_personal
 from schedulers import delay_bound, is_feasible
 from schedulers.baselines import Offline
@@ -58,6 +60,7 @@ def check_runnable(spec: RunSpec) -> None:
     check_attack(spec)
     _check_privacy(spec)
     _check_batch_norm(spec)
+    _check_weight_norm(spec)
     if spec.experiment.vmap_batch > 1:
         _check_stack(spec)
     if spec.method.update.needs_all_clients and spec.at_a_time < spec.experiment.client_count:
@@ -281,6 +284,18 @@ def _check_batch_norm(spec: RunSpec) -> None:
     problem = f"its clients keep the parameters of batch norm, and {kind} has none"
     hint = "give a model with batch norm, such as --model resnet18-bn for images of 9 x 9 pixels or more, or run fedavg"
     raise InputError("method", problem, got=spec.experiment.method, hint=hint)
+
+
+def _check_weight_norm(spec: RunSpec) -> None:
+    """Raise InputError if masks set weights to 0 in a layer that divides by the norm of its weights."""
+    submodel = spec.method.submodel
+    # A policy of this kind masks the whole model. The others cut the model, or keep all weights.
+    if not (trains_full_width(submodel) and submodel.cuts):
+        return
+    layer = find_weight_norm(spec.traced.module)
+    if layer is not None:
+        problem = f"{type(submodel).__name__} sets weights to 0, and the weight norm of {layer!r} divides by their norm"
+        raise InputError("model", problem, hint="remove the weight norm, or run heterofl, which cuts units")
 
 
 def warn_of_no_evaluation(spec: RunSpec) -> list[str]:

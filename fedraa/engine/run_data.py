@@ -84,8 +84,7 @@ def check_clients_with_tests(experiment: Experiment, data: Federated) -> None:
             raise InputError(switch, "no client that trains has its own test samples", hint="leave it out")
         count = getattr(experiment, field)
         if count is not None and count > able:
-            clients = experiment.client_count
-            expected = f"at most {able}, because {able} of {clients} clients have their own test samples"
+            expected = f"at most {able}, the number of clients with their own test samples"
             raise InputError(field, got=count, expected=expected)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.components.calls import convert_errors
 from fedraa.components.state import save_state
-from fedraa.components.text import is_built_in, text_of
+from fedraa.components.text import is_built_in
 from fedraa.errors import InputError, no_effect_error, short_text
 from fedraa.ledger.participation import Selection, check_cohort, count_of, draw_cohort, needs_observations
 from fedraa.ledger.selection_context import ClientFacts, ClientStats
@@ -62,7 +62,7 @@ class ClientSelector:
             started = min(clients, ceil(over_selection * self.needed - ROUNDING))
             if started == self.needed:
                 remedy = "give a participation of fewer clients, or leave it out"
-                raise no_effect_error("over_selection", over_selection, f"rounds of all {clients} clients", remedy)
+                raise no_effect_error("over_selection", over_selection, "rounds of all clients", remedy)
             if not needs_observations(selection):
                 self._selection = replace(selection, count=started)  # type: ignore[type-var]
             self._started = started
@@ -167,7 +167,7 @@ def _needed_count(selection: Selection, clients: int, over_selection: float) -> 
     """Return the selection's number of clients per round. Raises InputError if the selection has no such number."""
     count = count_of(selection)
     if count is None or not is_built_in(type(selection)):
-        problem = f"{text_of(selection)} has no number of clients per round"
+        problem = "the participation has no number of clients per round"
         hint = f"give a participation such as sample:{max(1, clients // 2)}"
         raise InputError("over_selection", problem, got=over_selection, hint=hint)
     return count

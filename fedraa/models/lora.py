@@ -181,7 +181,7 @@ def merged(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise InputError("model", got=model, expected="an nn.Module")
-    plain = copy.deepcopy(model)
+    plain = copy.deepcopy(model, _detach_computed(model))
     adapted = [(name, part) for name, part in plain.named_modules(remove_duplicate=False) if isinstance(part, Adapted)]
     if not adapted:
         raise InputError("model", f"{type(model).__name__} has no adapters of fedraa.lora")
@@ -204,11 +204,7 @@ def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
         if is_lazy(p):
             raise InputError("model", f"{name!r} has no shape yet", hint="run the model on a batch first")
     free = set(map(id, chain.from_iterable(model.get_submodule(name).parameters() for name in whole)))
-    memo: dict[int, Any] = {}
-    for value in chain.from_iterable(vars(part).values() for part in model.modules()):
-        # `deepcopy` fails for tensors that hooks computed from parameters, unless they are detached.
-        if isinstance(value, Tensor) and not value.is_leaf:
-            memo[id(value)] = value.detach()
+    memo = _detach_computed(model)
     for p in model.parameters():
         value = p.detach()
         if id(p) in free:
@@ -218,6 +214,12 @@ def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
         return copy.deepcopy(model, memo)
     except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
         raise InputError("model", f"{type(model).__name__} cannot be copied: {first_line(error)}") from error
+
+
+def _detach_computed(model: nn.Module) -> dict[int, Any]:
+    """Return detached copies of the tensors that hooks computed from parameters, for which `deepcopy` would fail."""
+    attributes = chain.from_iterable(vars(part).values() for part in model.modules())
+    return {id(value): value.detach() for value in attributes if isinstance(value, Tensor) and not value.is_leaf}
 
 
 def _make_pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:

@@ -53,7 +53,7 @@ class CentralAdaptive(Privacy):
         bit_noise = self._noise_of_bits(cohort)
         inverse_square = self.noise**-2 - (2 * bit_noise) ** -2
         if inverse_square <= 0:
-            problem = f"with {cohort:g} clients at a time, bit_noise is {bit_noise:g}"
+            problem = f"in a cohort of {cohort:g}, bit_noise is {bit_noise:g}"
             hint = f"set bit_noise above {self.noise / 2:g}, or use less noise"
             expected = f"less than {2 * bit_noise:g}, twice the bit noise"
             raise InputError("privacy.noise", problem, got=self.noise, expected=expected, hint=hint)

@@ -1,7 +1,6 @@
 """The model of a finished run, as a module that takes unscaled inputs."""
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from fedraa.reading.regular_files import open_regular_file
 from fedraa.rundir.config_file import RESTORE
 from fedraa.rundir.file_names import MODEL
 from fedraa.rundir.inputs import Inputs, read_inputs
+from fedraa.submodels.tracing.accept import copy_private
 
 
 def load_trained(
@@ -90,7 +90,7 @@ def _refuse_foreign(
 def _make_module(problem: ProblemOptions, inputs: Inputs, model: object, *, seed: int) -> nn.Module:
     """Return a copy of the user's model, or the named model of the experiment."""
     if isinstance(model, nn.Module):
-        return deepcopy(unwrap_module(model))
+        return copy_private(unwrap_module(model))
     # The options `hidden` and `dropout` have no effect on a model of the user.
     hidden = ProblemOptions.model_fields["hidden"].default
     dropout = 0.0

@@ -77,7 +77,7 @@ def make_async_selector(
     selection = NEXT_CLIENT.copy_for_run(source)
     if isinstance(selection, Uniform) and selection.count is None:
         return None
-    got = text_of(selection)
+    got = source if isinstance(source, str) else text_of(selection)
     if not needs_observations(selection) or selection.rounds_only:
         problem = "it chooses the clients of a round, and the method has no rounds"
         raise InputError("next_client", problem, got=got, hint="give uniform, oort or power-of-choice")
@@ -88,8 +88,9 @@ def make_async_selector(
     if is_routing(selection):
         return None
     if concurrency is None or concurrency >= clients:
-        problem = f"all {clients} clients train at the same time, so that there is no choice"
-        raise InputError("next_client", problem, got=got, hint="give a concurrency below the number of clients")
+        problem = "all clients train at the same time, so that there is no choice"
+        hint = "give a concurrency below the number of clients" if clients > 1 else "leave it out"
+        raise InputError("next_client", problem, got=got, hint=hint)
     return ClientSelector(selection, find_facts(), clients=clients, seed=seed, field="next_client")
 
 

@@ -52,6 +52,28 @@ def flat_layout(module: nn.Module) -> tuple[tuple[str, ...], tuple[tuple[int, ..
     return tuple(parameters), shapes, tuple(offsets), size
 
 
+def canonical_names(module: nn.Module) -> dict[str, str]:
+    """Return, for every name of a trainable parameter, the parameter's name in `flat_layout`.
+
+    A parameter that several layers share has several names. The flat vector contains it once, under its first name.
+    """
+    first = {parameter: name for name, parameter in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first[parameter] for name, parameter in every if parameter.requires_grad}
+
+
+def layer_of(parameter: str) -> str:
+    """Return the name of the module to which a parameter with this name belongs.
+
+    The parameters of a parametrization, such as a weight norm, belong to the module that it parametrizes.
+    """
+    parts = parameter.split(".")
+    end = len(parts) - 1
+    if "parametrizations" in parts:
+        end = parts.index("parametrizations")
+    return ".".join(parts[:end])
+
+
 def locate_parameters(module: nn.Module) -> Iterator[tuple[nn.Parameter, slice]]:
     """Yield each trainable parameter with its slice of the flat vector."""
     start = 0

@@ -9,8 +9,23 @@ from collections.abc import Sequence
 
 import numpy as np
 from torch import nn
+from torch.nn.utils.weight_norm import WeightNorm
 
+from fedraa.submodels.flat import layer_of
 from fedraa.submodels.traced import Traced
+
+
+def find_weight_norm(module: nn.Module) -> str | None:
+    """Return the name of a layer with a weight norm, or None.
+
+    A weight norm divides each row of a weight by the norm of the row, so a row that a mask sets to 0 becomes NaN.
+    """
+    for name, part in module.named_modules():
+        if type(part).__name__ == "_WeightNorm":
+            return name.partition(".parametrizations.")[0]
+        if any(isinstance(hook, WeightNorm) for hook in part._forward_pre_hooks.values()):
+            return name
+    return None
 
 
 def select_largest(vector: np.ndarray, count: int) -> np.ndarray:
@@ -35,7 +50,7 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     """
     region = np.empty(traced.size, np.int8)
     for shape, (name, place) in zip(traced.shapes, traced.places.items(), strict=True):
-        owner = traced.module.get_submodule(name.rpartition(".")[0])
+        owner = traced.module.get_submodule(layer_of(name))
         order = (1, 0) if isinstance(owner, nn.Embedding) else range(len(shape))
         dimensions = (*sorted(traced.units.get(name, ())), *order)
         dimension = next((d for d in dimensions if shape[d] >= parts), None)

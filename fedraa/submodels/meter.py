@@ -19,7 +19,7 @@ from fedraa.data.tree import Tree, list_leaves, map_tree
 from fedraa.errors import InputError
 from fedraa.models.forward import forward
 from fedraa.submodels.cost import Cost
-from fedraa.submodels.flat import trainable_parameters
+from fedraa.submodels.flat import layer_of, trainable_parameters
 from fedraa.submodels.traced import IndexSet, Traced
 from fedraa.submodels.tracing.accept import short_line
 from fedraa.submodels.tracing.recorder import iterate_tensors
@@ -105,7 +105,7 @@ def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]
         torch.autograd.backward([_sum_outputs(module, map_tree(lambda part: part.clone(), example))])
     layers: dict[str, list[str]] = {}
     for name in traced.names:
-        layers.setdefault(name.rpartition(".")[0], []).append(name)
+        layers.setdefault(layer_of(name), []).append(name)
     place = {name: number for number, name in enumerate(completed)}
     ordered = sorted(layers.values(), key=lambda names: max(place.get(name, len(place)) for name in names))
     return [tuple(names) for names in ordered]

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedraa.errors import InputError, suggest_closest
 from fedraa.models.statistics import NORMS
-from fedraa.submodels.flat import trainable_parameters
+from fedraa.submodels.flat import canonical_names, layer_of, trainable_parameters
 from fedraa.submodels.traced import Traced
 
 LAST = "last-layer"
@@ -23,7 +23,8 @@ def find_personal(traced: Traced, patterns: Sequence[str]) -> frozenset[str]:
     Args:
         traced: The model.
         patterns: Names of parameters or modules, `fnmatch` patterns, or `last-layer`, `all-but-last-layer` or
-            `batch-norm`. The last layer is the module that has the last parameter.
+            `batch-norm`. The last layer is the module that has the last parameter. A parameter that several layers
+            share belongs to each of them.
 
     Raises:
         InputError: A name or a pattern matches no parameter, or all parameters are personal.
@@ -56,15 +57,20 @@ def personal_mask(traced: Traced, chosen: frozenset[str], module: nn.Module) -> 
 
 
 def _match(traced: Traced, pattern: str) -> set[str]:
-    last = traced.names[-1].rpartition(".")[0]
+    names = canonical_names(traced.module)
+    last = layer_of(list(names)[-1])
     if pattern == LAST:
-        return {name for name in traced.names if name.rpartition(".")[0] == last}
+        return {own for name, own in names.items() if layer_of(name) == last}
     if pattern == ALL_BUT_LAST:
-        return {name for name in traced.names if name.rpartition(".")[0] != last}
+        return set(traced.names) - _match(traced, LAST)
     if pattern == BATCH_NORM:
         norms = {name for name, module in traced.module.named_modules() if isinstance(module, NORMS)}
-        return {name for name in traced.names if name.rpartition(".")[0] in norms}
-    return {name for name in traced.names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")}
+        return {name for name in traced.names if layer_of(name) in norms}
+    return {own for name, own in names.items() if _matches(name, pattern)}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")
 
 
 def _no_match(traced: Traced, pattern: str) -> InputError:
@@ -73,7 +79,13 @@ def _no_match(traced: Traced, pattern: str) -> InputError:
     if buffers:
         problem = f"it chooses {buffers[0]}, which is estimated before each evaluation and never sent"
         return InputError("personal_layers", problem, got=pattern, hint="use names of parameters")
-    modules = [name for name, module in traced.module.named_modules() if name and list(module.parameters())]
+    # No trainable parameter matches, so a parameter that matches is frozen.
+    every = traced.module.named_parameters(remove_duplicate=False)
+    frozen = next((name for name, _ in every if _matches(name, pattern)), None)
+    if frozen is not None:
+        problem = f"it chooses {frozen}, which is frozen and never sent"
+        return InputError("personal_layers", problem, got=pattern, hint="use names of parameters that are trained")
+    modules = [name for name, module in traced.module.named_modules() if name and trainable_parameters(module)]
     expected = f"names or patterns of the parameters of {kind}: {', '.join(traced.names[:8])}"
     if len(traced.names) > 8:
         expected += ", ..."

@@ -16,7 +16,7 @@ from torch import nn
 from fedraa.errors import InputError, suggest_closest
 from fedraa.submodels.cost import Cost
 from fedraa.submodels.cutting import shrink_module
-from fedraa.submodels.flat import copy_structure, frozen_parameters
+from fedraa.submodels.flat import copy_structure, frozen_parameters, layer_of
 from fedraa.submodels.parametrized import pack_module, unpack_module
 from fedraa.submodels.resize import Sizes, find_cut_numbers
 
@@ -111,12 +111,11 @@ class Traced:
 
     def uncut_layers(self) -> np.ndarray:
         """Return a mask [d] that is True for the parameters of layers that no width group cuts, except embeddings."""
-        cut = {entry.tensor.rpartition(".")[0] for group in self.groups for entry in group.entries}
-        names: set[str] = set()
+        left_out = {layer_of(entry.tensor) for group in self.groups for entry in group.entries}
         for name, layer in self.module.named_modules():
-            if name not in cut and not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-                names.update(own for own, _ in layer.named_parameters(prefix=name, recurse=False))
-        return self.mask_of(names)
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+                left_out.add(name)
+        return self.mask_of([name for name in self.names if layer_of(name) not in left_out])
 
     def full(self) -> IndexSet:
         """Return the index set of the whole module."""

@@ -9,6 +9,7 @@ from quadratic import Pair, close, kept, quadratic, train_round
 from refusals import refuses
 from tiny import Stepped, minibatches, spec
 from torch import nn
+from torch.nn.utils import parametrizations
 
 import fedraa as fl
 from fedraa.engine.build import build_run
@@ -251,6 +252,48 @@ def test_patterns_choose_parameters_by_name_module_and_type(patterns: list[str],
     mask = personal_mask(traced, frozenset(names), traced.module)
     expected = [np.full(p.numel(), name in names) for name, p in Named().named_parameters()]
     np.testing.assert_array_equal(mask, np.concatenate(expected))
+
+
+def traced_tokens(*, tied_bias: bool) -> Traced:
+    """Return a model of tokens whose output layer has the weight of the embedding."""
+    model = nn.Sequential(nn.Embedding(6, 4), nn.Flatten(), nn.Linear(8, 4), nn.Linear(4, 6, bias=tied_bias))
+    model[3].weight = model[0].weight
+    return take_whole(model, torch.zeros(2, 2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("pattern", ["last-layer", "3", "3.*"])
+def test_tied_weight_is_personal_with_each_of_its_layers(pattern: str) -> None:
+    assert find_personal(traced_tokens(tied_bias=True), [pattern]) == {"0.weight", "3.bias"}
+    assert find_personal(traced_tokens(tied_bias=False), [pattern]) == {"0.weight"}
+
+
+def test_all_but_the_last_layer_leaves_out_a_tied_weight() -> None:
+    assert find_personal(traced_tokens(tied_bias=True), ["all-but-last-layer"]) == {"2.weight", "2.bias"}
+
+
+@pytest.mark.parametrize("parametrize", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_last_layer_with_a_parametrized_weight_is_personal_with_its_bias(parametrize: Any) -> None:
+    """The bias of a parametrized layer has the module's name, the weight has that of the parametrization."""
+    body, head = nn.Linear(3, 4), parametrize(nn.Linear(4, 2))
+    traced = take_whole(nn.Sequential(body, head), torch.zeros(2, 3))
+    names = {f"1.{name}" for name, _ in head.named_parameters()}
+    assert "1.bias" in names
+    assert find_personal(traced, ["last-layer"]) == names
+    assert find_personal(traced, ["all-but-last-layer"]) == {"0.weight", "0.bias"}
+
+
+def test_scale_of_a_parametrized_batch_norm_is_personal() -> None:
+    norm = parametrizations.weight_norm(nn.BatchNorm1d(4), dim=None)
+    traced = take_whole(nn.Sequential(nn.Linear(3, 4), norm, nn.Linear(4, 2)), torch.zeros(2, 3))
+    assert find_personal(traced, ["batch-norm"]) == {f"1.{name}" for name, _ in norm.named_parameters()}
+
+
+def test_frozen_layer_is_refused_as_a_personal_layer() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    traced = take_whole(model, torch.zeros(2, 3))
+    with refuses("personal_layers", "0.weight", "frozen", got="0"):
+        find_personal(traced, ["0"])
 
 
 @pytest.mark.parametrize("pattern", ["haed", "*", "shortcut.1.running_mean", "head.weights"])

@@ -273,3 +273,17 @@ def test_loaded_model_does_not_scale_inputs_without_standardising(tmp_path: Path
     history = fl.run(dataset=data, standardise=False, out=tmp_path / "run", **FLAGS)
     net = history.load_model()
     torch.testing.assert_close(net(torch.from_numpy(x[TEST])), net.model(torch.from_numpy(x[TEST])))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_load_model_copies_a_model_with_computed_weights(tmp_path: Path) -> None:
+    """After a training step, a hook of the layer has left a weight in it that `deepcopy` cannot copy."""
+    layer = nn.utils.weight_norm(nn.Linear(64, 10))
+    net = nn.Sequential(nn.Flatten(), layer)
+    net(torch.ones(2, 64)).sum().backward()
+    history = fl.run(method="fedavg", rounds=2, clients=3, model=net, engine="local", quiet=True, out=tmp_path / "run")
+    digits = fl.load_dataset("digits")
+    predicted = history.load_model(net)(torch.from_numpy(digits.x_test)).argmax(1).numpy()
+    assert (predicted == digits.y_test).mean() == pytest.approx(reported_accuracy(history))
+    untrained = net(torch.ones(2, 64))
+    assert not torch.equal(history.load_model(net)(torch.ones(2, 1, 8, 8)), untrained)

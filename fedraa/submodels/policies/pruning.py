@@ -16,6 +16,7 @@ from fedraa.models.statistics import NORMS
 from fedraa.numbers import Count, Share
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.blocks import find_maskable_names
+from fedraa.submodels.flat import canonical_names, layer_of
 from fedraa.submodels.masks import select_largest
 from fedraa.submodels.policies.policy import RoundContext, RunContext, SubmodelPolicy, SubmodelSampler
 from fedraa.submodels.traced import Traced
@@ -118,8 +119,12 @@ def weight_times(traced: Traced, example: Tree | None) -> npt.NDArray[np.float32
     if example is None:
         return times
     used = _count_positions(traced, example)
+    counts = dict.fromkeys(traced.names, 0.0)
+    # A weight that several layers share is used by each of them.
+    for name, own in canonical_names(traced.module).items():
+        counts[own] += used.get(layer_of(name), 0.0)
     for name, place in traced.places.items():
-        times[place] = used.get(name.rpartition(".")[0], 1.0)
+        times[place] = max(1.0, counts[name])
     return times
 
 
@@ -144,8 +149,9 @@ def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
                 units = spread.shape[-1]
             positions[name] = positions.get(name, 0.0) + spread.numel() / samples / units
 
+    layers = {layer_of(name) for name, _ in module.named_parameters()}
     for name, layer in module.named_modules():
-        if next(layer.parameters(recurse=False), None) is not None:
+        if name in layers:
             layer.register_forward_hook(lambda layer, inputs, out, name=name: note_positions(name, layer, inputs, out))
     with torch.no_grad(), torch.random.fork_rng():
         forward(module, example)
@@ -153,7 +159,7 @@ def _count_positions(traced: Traced, example: Tree) -> dict[str, float]:
         # An attention layer reads the weights of its output projection without a call of this projection.
         if isinstance(layer, nn.MultiheadAttention) and name in positions:
             positions[f"{name}.out_proj".lstrip(".")] = positions[name]
-    return {name: max(1.0, count) for name, count in positions.items()}
+    return positions
 
 
 @dataclass(frozen=True)

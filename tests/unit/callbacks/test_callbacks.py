@@ -130,6 +130,39 @@ def test_event_has_the_logged_values_and_nan_for_a_metric_without_a_value() -> N
     assert str(read_metrics({"kind": "eval", "t": 1.0, "step": 4, "loss": None})) == str({"loss": nan})
 
 
+def test_callback_that_changes_an_event_changes_neither_the_run_nor_other_callbacks(tmp_path: Path) -> None:
+    class Empties(Records):
+        def on_dispatch(self, event: Any) -> None:
+            event["fragment_updates"].append(-1)
+
+        def on_commit(self, event: Any) -> None:
+            event.clear()
+
+    before, after, alone = Records(), Records(), Records()
+    history = run(experiment(tmp_path / "changed"), callbacks=[before, Empties(), after])
+    undisturbed = run(experiment(tmp_path / "alone"), callbacks=[alone])
+    assert before.calls == after.calls == alone.calls
+    same_run(history.directory, undisturbed.directory)
+
+
+def test_hook_that_is_set_on_the_object_is_called(tmp_path: Path) -> None:
+    callback, steps = Callback(), []
+    callback.on_round = lambda event: steps.append(event["round"])  # type: ignore[method-assign]
+    run(experiment(tmp_path / "run", method="fedavg", updates=None, rounds=3), callbacks=[callback])
+    assert steps == [0, 1, 2]
+
+
+def test_interruption_after_the_end_of_the_run_does_not_advise_to_resume_it(tmp_path: Path) -> None:
+    class Interrupts(Callback):
+        def on_end(self, event: Event) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        run(experiment(tmp_path / "run"), callbacks=[Interrupts()])
+    assert not hasattr(caught.value, "__notes__")
+    assert History(tmp_path / "run").summary["steps"] == 24
+
+
 @pytest.mark.parametrize("clock", ["virtual", "wall"])
 @pytest.mark.parametrize(
     ("kind", "method"),

@@ -341,6 +341,28 @@ def test_plan_notes_that_a_custom_scheduler_may_choose_differently(capsys: pytes
         assert (blind in " ".join(capsys.readouterr().out.split())) == told
 
 
+@pytest.mark.parametrize(
+    ("participation", "warns"), [("round-robin:2", False), ("available:2", False), ("oort:2", True)]
+)
+def test_plan_notes_only_that_a_selection_by_losses_may_choose_differently(
+    participation: str, warns: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "the selection will choose other clients when the losses are known"
+    lines = printed(capsys, f"--method fedavg --rounds 3 --participation {participation}")
+    assert (note in " ".join(lines[-1] + lines[-2])) == warns
+
+
+@pytest.mark.parametrize(
+    ("limits", "warns"),
+    [("--rounds 3 --deadline 0.1", True), ("--rounds 1 --deadline 0.1", False), ("--rounds 3", False)],
+)
+def test_plan_with_a_deadline_says_that_later_rounds_count_as_the_first(
+    limits: str, warns: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = printed(capsys, f"--method fedavg {limits}")
+    assert ("later rounds are like round 1" in " ".join(lines[-1] + lines[-2])) == warns
+
+
 def test_plan_of_rounds_counts_the_time_of_unavailable_devices(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -102,6 +102,14 @@ def test_merged_is_the_plain_model_with_trained_weights(merge: bool) -> None:
     assert (back(x) - plain.eval()(x)).abs().max() > 0.1
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated:FutureWarning")
+def test_merged_copies_a_model_with_computed_weights() -> None:
+    model = fl.lora(nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 2)), rank=2, train="0")
+    x = torch.ones(2, 4)
+    model(x).sum().backward()
+    torch.testing.assert_close(fl.merged(model)(x), model(x))
+
+
 def test_merged_weights_get_no_gradient_at_clients() -> None:
     _, model, x = picture(merge=True)
     traced = trace_module(model, x)

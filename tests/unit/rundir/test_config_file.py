@@ -1,6 +1,7 @@
 """A run directory of another format is refused, and its configuration must be complete."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ def test_reading_changes_nothing_on_the_disk(directory: Path) -> None:
     assert "consistent so far" in replay(directory)
     assert "interrupted" in repr(History(directory))
     assert (directory / CONFIG).read_bytes() == before
+
+
+def test_page_of_run_directories_has_the_current_format() -> None:
+    page = Path(__file__).parents[3] / "docs" / "reference" / "run-directories.md"
+    assert re.findall(r"version of the directory's format, now (\d+)", page.read_text()) == [str(FORMAT)]
 
 
 @pytest.mark.parametrize("format", [FORMAT + 1, FORMAT - 1, "new", True, None])

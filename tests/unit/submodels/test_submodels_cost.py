@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrizations
 
 from fedraa.submodels import measure_cost, take_prefix
-from fedraa.submodels.meter import Meter, measure_step
+from fedraa.submodels.meter import Meter, find_backward_layers, measure_step
 from fedraa.submodels.tracing.trace import trace_module
+from fedraa.submodels.whole import take_whole
 
 
 def test_cost_of_an_mlp_equals_the_sums_by_hand() -> None:
@@ -127,3 +129,13 @@ def test_flops_of_an_lstm_equal_the_sum_by_hand(layers: int, directions: int) ->
     forward = 2 * length * directions * sum(4 * hidden * (size + hidden) for size in inputs)
     # The backward pass computes the gradients of the weights and of the inputs.
     assert measure_step(lstm, x).flops == 3 * forward
+
+
+def test_parameters_of_a_parametrized_layer_are_one_layer_of_the_backward_pass() -> None:
+    head = parametrizations.weight_norm(nn.Linear(4, 2))
+    x = torch.randn(2, 3)
+    layers = find_backward_layers(take_whole(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), head), x), x)
+    assert [set(names) for names in layers] == [
+        {f"2.{name}" for name, _ in head.named_parameters()},
+        {"0.weight", "0.bias"},
+    ]

@@ -3,11 +3,13 @@
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from fedraa.messages import Update
 from fedraa.submodels.policies.policy import RoundContext, RunContext
 from fedraa.submodels.policies.pruning import AdaptivePruning, weight_times
 from fedraa.submodels.tracing.trace import trace_module
+from fedraa.submodels.whole import take_whole
 
 # Two 3x3 convolutions, padded, on 4x4 images, the second with stride 2, then a dense layer that reads 2 x 2 x 2 values.
 MODEL = nn.Sequential(
@@ -40,6 +42,23 @@ def test_weights_of_norms_and_activations_are_used_for_every_value_that_they_mul
     model = nn.Sequential(*per_channel, nn.PReLU(), rows, nn.LayerNorm((3, 4, 6)), nn.Flatten(), nn.Linear(72, 1))
     times = weight_times(trace_module(model, example), example)
     assert times.tolist() == [24.0] * (6 + 6 + 6 + 3) + [72.0] + [12.0] * 12 + [1.0] * (144 + 73)
+
+
+def test_parameters_of_a_parametrized_layer_are_used_at_the_positions_of_this_layer() -> None:
+    """The convolution has 4 x 4 output pixels. Torch computes its weight in a separate module."""
+    layer = parametrizations.weight_norm(nn.Conv2d(1, 2, 3, padding=1, bias=False))
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(32, 1, bias=False))
+    times = weight_times(take_whole(model, EXAMPLE), EXAMPLE)
+    assert times.tolist() == [16.0] * (2 + 18) + [1.0] * 32
+
+
+def test_weight_that_two_layers_share_is_used_by_both() -> None:
+    """Both linear layers multiply 3 positions by the first weight, and the second one adds its bias 3 times."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    example = torch.zeros(2, 3, 4)
+    times = weight_times(take_whole(model, example), example)
+    assert times.tolist() == [6.0] * 16 + [3.0] * 4
 
 
 class _Attention(nn.Module):
