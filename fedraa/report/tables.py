@@ -22,6 +22,7 @@ from fedraa.report.statistics import (
     mean_or_nan,
     welch_p_value,
 )
+from fedraa.rundir.config_file import time_heading
 
 NONE = "–"
 SINGLE_SEEDS_NOTE = (
@@ -187,11 +188,15 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     if any(run.summary["time_to_target"] is not None for run in runs):
         columns.append(
             Metric(
-                "time_to_target", "time to target", summary_reader("time_to_target"), _format_by(".4g"), interval=True
+                "time_to_target",
+                _time_heading("time to target", groups),
+                summary_reader("time_to_target"),
+                _format_by(".4g"),
+                interval=True,
             )
         )
     columns += [
-        Metric("time", "time", summary_reader("time"), _format_by(".4g")),
+        Metric("time", _time_heading("time", groups), summary_reader("time"), _format_by(".4g")),
         Metric("steps", "steps", summary_reader("steps"), mean_count_text),
         Metric("tasks", "tasks", summary_reader("tasks"), mean_count_text, shown=False),
         Metric("bytes", "sent", lambda run: run.summary["bytes_down"] + run.summary["bytes_up"], _format_in("B")),
@@ -209,6 +214,11 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     if sharpness:
         columns.append(Metric("sharpness", f"sharpness (ρ = {RHO:g})", sharpness.get, _format_by(".4f"), interval=True))
     return columns
+
+
+def _time_heading(text: str, groups: Sequence[Group]) -> str:
+    """Return the heading of a column of times, without a unit if the clocks of the runs differ."""
+    return time_heading(text, groups[0].first.options) if have_same_clock(groups) else text
 
 
 def _read_epsilon(run: Run) -> float | None:

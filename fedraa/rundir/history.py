@@ -11,7 +11,7 @@ from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.objectives.metric_spec import metric_heading
 from fedraa.rundir.checked_files import read_evals, read_summary
 from fedraa.rundir.clients_file import read_clients
-from fedraa.rundir.config_file import read_config
+from fedraa.rundir.config_file import read_config, time_axis_label
 from fedraa.rundir.event_reader import read_events
 from fedraa.rundir.failures import read_failure
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
@@ -242,8 +242,9 @@ class History:
         # matplotlib is slow to import, and workers do without it.
         from fedraa.rundir.plots import plot_column
 
-        clock = str(self.config["experiment"]["clock"])
-        return plot_column(self.evals, self.metric_spec.main if y is None else y, x, title=self.title, clock=clock)
+        column = self.metric_spec.main if y is None else y
+        time_label = time_axis_label(self.config["experiment"])
+        return plot_column(self.evals, column, x, title=self.title, time_label=time_label)
 
     def _repr_html_(self) -> str:
         from fedraa.rundir.plots import render_html

@@ -276,6 +276,11 @@ def test_time_of_a_run_with_physical_units_is_in_seconds(runs: Path, monkeypatch
     monkeypatch.setitem(loaded.config["experiment"], "units", "physical")
     assert loaded.time_unit == "s"
     assert draw_time_use(loaded).axes[0].get_xlabel() == f"share of {loaded.end:.4g} s"
+    group = Group("fed-raa", "fed-raa", (loaded,))
+    assert "time (s)" in make_method_table([group], table_metrics([group], {})).columns
+    pictures = {picture.name: picture for picture in comparison_pictures([group])}
+    for name in ("accuracy-time", "worst-time"):
+        assert pictures[name].draw().axes[0].get_xlabel() == "virtual time (s)"
 
 
 def test_caption_names_the_pauses_of_devices(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
