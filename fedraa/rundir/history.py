@@ -16,7 +16,7 @@ from fedraa.rundir.event_reader import read_events
 from fedraa.rundir.failures import read_failure
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.partition_file import DataPartition, read_partition
-from fedraa.rundir.run_lock import is_written
+from fedraa.rundir.run_lock import WRITER, is_written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,6 +103,8 @@ class History:
                 hint = "give the directory that a run wrote; `fedraa status` lists those in runs/"
                 if run is not None:
                     hint = f"give a run in this folder, such as {run}"
+                elif (self.directory / WRITER).is_file():
+                    hint = "if its run is still starting, try again when it has printed its first evaluation"
                 raise InputError("run", f"{self.directory} is not a run directory; it has no {name}", hint=hint)
 
     def __repr__(self) -> str:
