@@ -28,7 +28,8 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     """Return the plots that compare these groups, with one line per group."""
     band = "One seed per method."
     if any(len(group.runs) > 1 for group in groups):
-        band = "Lines are means over seeds. Bands are 95 % confidence intervals, or the range of two seeds."
+        band = "Lines are means over seeds until the first seed ends. "
+        band += "Bands are 95 % confidence intervals, or the range of two seeds."
     time_label = time_axis_label(groups[0].first.options)
     metric_spec = groups[0].first.metric_spec
     main = metric_spec.main
@@ -84,7 +85,12 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
 
 
 def _last_place(group: Group, x: str) -> float:
-    """Return the last value of column `x` in the group's shortest run."""
+    """Return the value of column `x` at which the group's shortest run ended.
+
+    After its last evaluation, a run may have waited for updates until its time limit. The model did not change then.
+    """
+    if x == "t":
+        return min(run.end for run in group.runs)
     return min(float(run.evals[x].iloc[-1]) for run in group.runs)
 
 
@@ -113,7 +119,7 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
     frames = [run.evals for run in group.runs]
     first = max(float(frame[x].iloc[0]) for frame in frames)
     last = _last_place(group, x)
-    at = np.unique(np.concatenate([frame[x].to_numpy(float) for frame in frames]))
+    at = np.unique(np.concatenate([*(frame[x].to_numpy(float) for frame in frames), [last]]))
     at = at[(at >= first) & (at <= last)]
     if log:
         at = at[at > 0]

@@ -163,7 +163,7 @@ def test_curve_is_the_mean_until_the_first_seed_ends(runs: Path) -> None:
     (group,) = load_groups([runs / "fed-raa-0", runs / "fed-raa-1"])
     a, b = (member.evals for member in group.runs)
     at, middle, low, high = mean_curve(group, "t", "accuracy")
-    assert at[-1] == min(a["t"].iloc[-1], b["t"].iloc[-1])
+    assert at[-1] == min(member.end for member in group.runs)
     first, second = a["accuracy"].iloc[0], b["accuracy"].iloc[0]
     assert middle[0] == pytest.approx((first + second) / 2)
     # The band of two seeds is their range.
@@ -176,10 +176,25 @@ def test_curve_on_a_logarithmic_axis_begins_with_the_first_seed(runs: Path, monk
     short, long = group.runs
     monkeypatch.setattr(short, "evals", pd.DataFrame({"t": [0.0, 1.0], "accuracy": [0.1, 0.7]}))
     monkeypatch.setattr(long, "evals", pd.DataFrame({"t": [0.0, 2.0], "accuracy": [0.1, 0.9]}))
+    for member, end in ((short, 1.0), (long, 2.0)):
+        monkeypatch.setitem(member.summary, "time", end)
     at, middle, low, high = mean_curve(Group("three", "three", (short, long, long)), "t", "accuracy", log=True)
     assert at.tolist() == [1.0]
     assert middle == pytest.approx((0.7 + 0.1 + 0.1) / 3)
     assert low[0] < middle[0] < high[0]
+
+
+def test_curve_over_time_has_the_last_metric_of_every_seed_at_the_common_time_limit(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both seeds end at time 3. Their last evaluations are earlier, at different times."""
+    (group,) = load_groups([runs / "fed-raa-0", runs / "fed-raa-1"])
+    for member, last, accuracy in zip(group.runs, (1.0, 2.0), (0.7, 0.9), strict=True):
+        monkeypatch.setattr(member, "evals", pd.DataFrame({"t": [0.0, last], "accuracy": [0.1, accuracy]}))
+        monkeypatch.setitem(member.summary, "time", 3.0)
+    at, middle, _, _ = mean_curve(group, "t", "accuracy")
+    assert at.tolist() == [0, 1, 2, 3]
+    assert middle.tolist() == pytest.approx([0.1, 0.4, 0.8, 0.8])
 
 
 def test_times_of_different_clocks_have_no_common_axis(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
