@@ -11,7 +11,16 @@ from fedraa.numbers import format_quantity
 from fedraa.objectives.metric_spec import Direction, metric_heading
 from fedraa.report.differences import flatten_description
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, custom_metrics_of, have_same_clock, have_same_target, runs_of, value_text
+from fedraa.report.runs import (
+    Group,
+    Run,
+    custom_metrics_of,
+    have_same_clock,
+    have_same_target,
+    heading_of_times,
+    runs_of,
+    value_text,
+)
 from fedraa.report.statistics import (
     LEVEL,
     bounds_of,
@@ -22,7 +31,6 @@ from fedraa.report.statistics import (
     mean_or_nan,
     welch_p_value,
 )
-from fedraa.rundir.config_file import time_heading
 
 NONE = "–"
 SINGLE_SEEDS_NOTE = (
@@ -148,6 +156,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     metric_spec = groups[0].first.metric_spec
     main = metric_spec.main
     better = metric_spec.better(main)
+    read_worst = summary_reader("client_worst")
     columns = [
         Metric(
             name,
@@ -168,14 +177,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
             shown=False,
             better=better,
         ),
-        Metric(
-            "client_worst",
-            "worst client",
-            summary_reader("client_worst"),
-            _format_by(".4f"),
-            interval=True,
-            better=better,
-        ),
+        Metric("client_worst", "worst client", read_worst, _format_by(".4f"), interval=True, better=better),
     ]
     if main != "loss":
         columns.append(Metric("loss", "loss", summary_reader("loss"), _format_by(".4f"), interval=True))
@@ -186,17 +188,11 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     if any("privacy" in run.summary for run in runs):
         columns.append(Metric("epsilon", "ε", _read_epsilon, _format_by(".3g")))
     if any(run.summary["time_to_target"] is not None for run in runs):
-        columns.append(
-            Metric(
-                "time_to_target",
-                _time_heading("time to target", groups),
-                summary_reader("time_to_target"),
-                _format_by(".4g"),
-                interval=True,
-            )
-        )
+        heading = heading_of_times("time to target", groups)
+        read = summary_reader("time_to_target")
+        columns.append(Metric("time_to_target", heading, read, _format_by(".4g"), interval=True))
     columns += [
-        Metric("time", _time_heading("time", groups), summary_reader("time"), _format_by(".4g")),
+        Metric("time", heading_of_times("time", groups), summary_reader("time"), _format_by(".4g")),
         Metric("steps", "steps", summary_reader("steps"), mean_count_text),
         Metric("tasks", "tasks", summary_reader("tasks"), mean_count_text, shown=False),
         Metric("bytes", "sent", lambda run: run.summary["bytes_down"] + run.summary["bytes_up"], _format_in("B")),
@@ -214,11 +210,6 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     if sharpness:
         columns.append(Metric("sharpness", f"sharpness (ρ = {RHO:g})", sharpness.get, _format_by(".4f"), interval=True))
     return columns
-
-
-def _time_heading(text: str, groups: Sequence[Group]) -> str:
-    """Return the heading of a column of times, without a unit if the clocks of the runs differ."""
-    return time_heading(text, groups[0].first.options) if have_same_clock(groups) else text
 
 
 def _read_epsilon(run: Run) -> float | None:

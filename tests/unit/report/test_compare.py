@@ -19,9 +19,10 @@ from fedraa.cli.main import main
 from fedraa.report import curves
 from fedraa.report.cells import make_experiments
 from fedraa.report.compare import mean_interval, mean_time
+from fedraa.report.comparison import mean_curve
 from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves, spread_labels
-from fedraa.report.runs import load_groups
+from fedraa.report.runs import Group, Run, load_groups
 
 
 def test_cells_have_only_the_flags_of_their_method() -> None:
@@ -135,6 +136,19 @@ def test_times_have_the_unit_of_the_clock(options: dict[str, str], unit: str) ->
     shown = text(frame, Experiment.model_validate({"target_accuracy": 0.8, "workers": 2} | options))
     [headings] = [line for line in shown.split("\n") if "worst client" in line]
     assert re.split(r" {2,}", headings.strip())[3:6:2] == [f"time to 0.8{unit}", f"time{unit}"]
+
+
+def test_curve_over_time_has_the_last_metric_of_every_seed_at_the_common_time_limit(
+    sample_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both seeds end at time 3. Their last evaluations are earlier, at different times."""
+    members = (Run(sample_runs / "fed-raa-ended"), Run(sample_runs / "fed-raa-ended"))
+    for member, last, accuracy in zip(members, (1.0, 2.0), (0.7, 0.9), strict=True):
+        monkeypatch.setattr(member, "evals", pd.DataFrame({"t": [0.0, last], "accuracy": [0.1, accuracy]}))
+        monkeypatch.setitem(member.summary, "time", 3.0)
+    at, middle, _, _ = mean_curve(Group("two", "two", members), "t", "accuracy")
+    assert at.tolist() == [0, 1, 2, 3]
+    assert middle.tolist() == pytest.approx([0.1, 0.4, 0.8, 0.8])
 
 
 def test_notebook_shows_no_mean_if_a_seed_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,19 +184,6 @@ def test_curve_on_a_logarithmic_axis_begins_with_the_first_seed(runs: Path, monk
     assert low[0] < middle[0] < high[0]
 
 
-def test_curve_over_time_has_the_last_metric_of_every_seed_at_the_common_time_limit(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Both seeds end at time 3. Their last evaluations are earlier, at different times."""
-    (group,) = load_groups([runs / "fed-raa-0", runs / "fed-raa-1"])
-    for member, last, accuracy in zip(group.runs, (1.0, 2.0), (0.7, 0.9), strict=True):
-        monkeypatch.setattr(member, "evals", pd.DataFrame({"t": [0.0, last], "accuracy": [0.1, accuracy]}))
-        monkeypatch.setitem(member.summary, "time", 3.0)
-    at, middle, _, _ = mean_curve(group, "t", "accuracy")
-    assert at.tolist() == [0, 1, 2, 3]
-    assert middle.tolist() == pytest.approx([0.1, 0.4, 0.8, 0.8])
-
-
 def test_times_of_different_clocks_have_no_common_axis(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     groups = load_groups([runs])
     names = [picture.name for picture in comparison_pictures(groups)]
