@@ -51,6 +51,11 @@ Custom components (pass a name, "package.module:Name", or an object):
     Rows             samples that are read by row, from any storage
     Transform        changes samples before training
     Objective        computes the loss and its metrics
+    Classification   the objective for one class per sample, from which a custom loss for labels derives
+    MultiLabel       the objective for several labels per sample
+    Regression       the objective for numbers
+    NextToken        the objective for a token at every position
+    Segmentation     the objective for a class of every pixel
     Metric           computes a further metric in every evaluation
     Callback         receives events of a run, and may end it
     tracing_rules    adds rules for torch functions that the model tracer does not know
@@ -106,6 +111,7 @@ if TYPE_CHECKING:
     from fedraa.ledger.selection_context import SelectionContext
     from fedraa.models.exits import EarlyExits, early_exits
     from fedraa.models.lora import lora, merged
+    from fedraa.objectives.builtin import Classification, MultiLabel, NextToken, Regression, Segmentation
     from fedraa.objectives.objective import Objective
     from fedraa.rundir.history import History
     from fedraa.server.async_rule import ApplyResult, AsyncRule
@@ -128,6 +134,7 @@ __all__ = [
     "AsyncSchedule",
     "Attack",
     "Callback",
+    "Classification",
     "Compressor",
     "Dataset",
     "EarlyExits",
@@ -145,16 +152,20 @@ __all__ = [
     "Mean",
     "Method",
     "Metric",
+    "MultiLabel",
+    "NextToken",
     "Objective",
     "Participation",
     "Partitioner",
     "ProgressBar",
     "PromiseBroken",
+    "Regression",
     "RoundState",
     "Rows",
     "RunFailed",
     "RunWarning",
     "Scheduler",
+    "Segmentation",
     "Selection",
     "SelectionContext",
     "ServerOptimizer",
@@ -188,6 +199,7 @@ _HOMES = {
     "Attack": "fedraa.attacks.attack",
     "CSV": "fedraa.callbacks",
     "Callback": "fedraa.callbacks",
+    "Classification": "fedraa.objectives.builtin",
     "Compressor": "fedraa.client.compression",
     "Dataset": "fedraa.data.dataset",
     "EarlyExits": "fedraa.models.exits",
@@ -205,16 +217,20 @@ _HOMES = {
     "Mean": "fedraa.server.round_update",
     "Method": "fedraa.composition.method",
     "Metric": "fedraa.evaluation.metrics",
+    "MultiLabel": "fedraa.objectives.builtin",
+    "NextToken": "fedraa.objectives.builtin",
     "Objective": "fedraa.objectives.objective",
     "Participation": "fedraa.ledger.participation",
     "Partitioner": "fedraa.data.partition",
     "ProgressBar": "fedraa.callbacks",
     "PromiseBroken": "fedraa.errors",
+    "Regression": "fedraa.objectives.builtin",
     "RoundState": "fedraa.server.round_state",
     "Rows": "fedraa.data.sources.rows",
     "RunFailed": "fedraa.errors",
     "RunWarning": "fedraa.errors",
     "Scheduler": "schedulers",
+    "Segmentation": "fedraa.objectives.builtin",
     "Selection": "fedraa.ledger.participation",
     "SelectionContext": "fedraa.ledger.selection_context",
     "ServerOptimizer": "fedraa.server.optimizers",

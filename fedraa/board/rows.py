@@ -41,6 +41,8 @@ def make_row(run: WatchedRun) -> dict[str, Any]:
             "tasks": stats.committed,
             "in_flight": log.in_flight,
             "bytes": stats.bytes_down + stats.bytes_up,
+            "flops": stats.flops,
+            "energy": stats.energy,
             "staleness": json_number(stats.staleness_mean),
             "idle": json_number(log.idle_fraction(about.clients)),
             "faults": stats.faults,

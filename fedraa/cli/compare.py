@@ -16,7 +16,6 @@ from fedraa.callbacks import ProgressBar
 from fedraa.cli.console import print_line, print_table
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
-from fedraa.config.sections import StopOptions
 from fedraa.errors import plain_text
 from fedraa.numbers import format_count, format_quantity
 from fedraa.objectives import MetricSpec
@@ -35,6 +34,7 @@ from fedraa.report.compare import (
 )
 from fedraa.report.runs import value_text
 from fedraa.report.statistics import mean_count_text
+from fedraa.rundir.config_file import time_heading
 from fedraa.rundir.history import History
 from fedraa.rundir.summary import NO_STEP
 from fedraa.settings.terms import Terms, paper_settings
@@ -75,7 +75,7 @@ def run_comparison(
     if terms == "paper":
         for method in methods:
             print_line(_paper_text(method))
-    print_table(summary_table(frame, experiment.dataset, experiment, metric_spec))
+    print_table(summary_table(frame, experiment, metric_spec))
     print_line(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {printer.folder}")
     folder = quote(str(printer.folder))
     print_line(f"next: fedraa report {folder}; fedraa board {folder}")
@@ -152,22 +152,22 @@ def _name_and_note_if_untrained(method: str, group: pd.DataFrame) -> str:
     return f"{method} ({NO_STEP} in {count} of {len(group)})"
 
 
-def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_spec: MetricSpec | None = None) -> Table:
+def summary_table(frame: pd.DataFrame, experiment: Experiment, metric_spec: MetricSpec | None = None) -> Table:
     """Return a table with a row per method: means and 95 % intervals over the method's seeds.
 
     Args:
         frame: The table of runs, as in compare.csv.
-        dataset: The name of the data set.
-        stop: The limits that all methods share.
+        experiment: The options that all methods share.
         metric_spec: The metrics of the runs; None for the metrics of a classification.
     """
     metrics = metric_spec or MetricSpec()
     main = metrics.main
-    target = stop.target or stop.target_accuracy
+    target = experiment.target or experiment.target_accuracy
+    clock = {"clock": experiment.clock, "units": experiment.units}
     to_target = []
     if target is not None:
-        to_target = [f"time to {plain_text(target)}", "ratio"]
-    table = Table(title=_summary_title(frame, dataset, stop), box=box.SIMPLE_HEAD)
+        to_target = [time_heading(f"time to {plain_text(target)}", clock), "ratio"]
+    table = Table(title=_summary_title(frame, experiment), box=box.SIMPLE_HEAD)
     table.add_column("method")
     known = (*PER_CELL, *FROM_SUMMARY, *OPTIONAL, main, f"best_{main}")
     further = [name for name in frame.columns if name not in known]
@@ -177,7 +177,7 @@ def summary_table(frame: pd.DataFrame, dataset: str, stop: StopOptions, metric_s
         "worst client",
         *further,
         *to_target,
-        "time",
+        time_heading("time", clock),
         "steps",
         "sent",
         "computed",
@@ -210,12 +210,12 @@ def _energy_text(group: pd.DataFrame) -> str:
     return format_quantity(energy.mean(), "J")
 
 
-def _summary_title(frame: pd.DataFrame, dataset: str, stop: StopOptions) -> str:
+def _summary_title(frame: pd.DataFrame, experiment: Experiment) -> str:
     seeds = frame["seed"].nunique()
     spread = f"mean [95 % interval] over n = {seeds} seeds" if seeds > 1 else "one seed"
-    limits = {name: getattr(stop, name) for name in ("updates", "rounds", "time")}
+    limits = {name: getattr(experiment, name) for name in ("updates", "rounds", "time")}
     budget = " · ".join(f"{name} {value_text(value)}" for name, value in limits.items() if value)
-    return f"{dataset}: {spread}, budget {budget or f'time {DEFAULT_TIME:g}'}"
+    return f"{experiment.dataset}: {spread}, budget {budget or f'time {DEFAULT_TIME:g}'}"
 
 
 def _time_to_target_cells(group: pd.DataFrame, base: float | None) -> list[str]:

@@ -17,10 +17,11 @@ from fedraa.cli.exit_code import exit_code, interrupt_on_sigterm, warnings_in_se
 from fedraa.cli.help import HELP_FLAGS, show_overview
 from fedraa.cli.operations import Fetch, Status, Stop, Submit
 from fedraa.cli.parse import Command, parse_command
+from fedraa.cli.resume import Resume
 from fedraa.cli.status_line import LOADING, add_progress_bar, show_status_line
 from fedraa.config.experiment import Experiment
 from fedraa.config.processes import cluster_address, count_cores
-from fedraa.config.sections import ClusterOptions, StopOptions
+from fedraa.config.sections import ClusterOptions
 from fedraa.config.usual_names import suggest_name
 from fedraa.errors import InputError, no_effect_error
 from fedraa.quick_imports import quick_imports
@@ -54,53 +55,6 @@ class Run:
             callbacks = add_progress_bar(self.callbacks, waiting)
             history = run(self.experiment, callbacks=callbacks, restarts=self.restarts)
         if not self.experiment.quiet:
-            print_result(history)
-            print_next_commands(history.directory)
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Resume a run from its last checkpoint, or continue an ended run up to a larger limit."""
-
-    run: tyro.conf.Positional[Path]
-    """Run directory."""
-    updates: int | None = None
-    """End after this number of server updates, which must exceed the run's limit (default: the run's limit)."""
-    rounds: int | None = None
-    """End after this number of rounds, which must exceed the run's limit (default: the run's limit)."""
-    time: float | None = None
-    """End at this time on the run's clock, in time units, which must exceed the run's limit (default: the run's
-    limit)."""
-    target_accuracy: float | None = None
-    """End when the test accuracy reaches this value, which must exceed the run's target (default: the run's target)."""
-    target: str | None = None
-    """End when a metric reaches a value, METRIC:VALUE, better than the run's target (default: the run's target)."""
-    quiet: bool = False
-    """Print neither progress nor results."""
-    callbacks: tuple[str, ...] = ()
-    """Callbacks, as in `fedraa run`, which first receive the earlier events of the run (default: none)."""
-    trust: bool = False
-    """Import the custom model and components that the run directory names."""
-    restarts: int = 0
-    """Maximum number of times that the run resumes on a new local cluster after Ray failed."""
-
-    def __call__(self) -> None:
-        limits = {name: getattr(self, name) for name in StopOptions.model_fields if getattr(self, name) is not None}
-        with show_status_line(quiet=self.quiet) as waiting:
-            with quick_imports():
-                from fedraa.api import resume
-                from fedraa.cli.display import print_next_commands, print_result
-
-            callbacks = add_progress_bar(self.callbacks, waiting)
-            history = resume(
-                self.run,
-                callbacks=callbacks,
-                trust=self.trust,
-                restarts=self.restarts,
-                quiet=self.quiet,
-                **limits,
-            )
-        if not self.quiet:
             print_result(history)
             print_next_commands(history.directory)
 

@@ -13,6 +13,7 @@ from fedraa.cli.console import print_line, print_table
 from fedraa.components.text import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.numbers import format_count
+from fedraa.report.command import set_options
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.tuner import Tuned, tune
 from fedraa.waiting import Waiting
@@ -48,7 +49,15 @@ def run_tuning(
     result = tune(methods, space, trials, experiment, jobs=jobs, ended=report_trial)
     waiting.end_display()
     print_table(best_table(result))
-    print_line(f"next: fedraa compare {join(methods)} --terms tuned --tuned {quote(str(result.file))}")
+    print_line(f"next: {_compare_command(methods, experiment, result)}")
+
+
+def _compare_command(methods: Sequence[str], experiment: Experiment, result: Tuned) -> str:
+    """Return the command that compares the methods with their best values, with other seeds than the search."""
+    seeds = " ".join(str(experiment.seed + number) for number in (1, 2, 3))
+    options = set_options(experiment, without=("seed", "validation"))
+    terms = f"--terms tuned --tuned {quote(str(result.file))} --seeds {seeds}"
+    return f"fedraa compare {join(methods)} {terms} {options}".rstrip()
 
 
 def _print_trial(trial: Trial, count: int, total: int, left: float) -> None:

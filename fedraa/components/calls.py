@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, is_dataclass
 from math import inf
 from numbers import Real
 from typing import Any, TypeVar
@@ -28,10 +28,18 @@ def convert_errors(where: str, part: object) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         name = getattr(part, "__qualname__", type(part).__qualname__)
         problem = f"{name} failed with {type(error).__name__}: {one_line(error)}"
-        hint = f"correct {find_user_code(error) or name}"
-        if isinstance(error, FrozenInstanceError):
-            hint = f"change an array by its items, as in params[:] += x; {hint}"
-        raise InputError(where, problem, hint=hint) from error
+        raise InputError(where, problem, hint=correction_hint(error, name)) from error
+
+
+def correction_hint(error: BaseException, name: str) -> str:
+    """Return a hint for the author of the component `name`: the place of the error, and common corrections."""
+    hint = f"correct {find_user_code(error) or name}"
+    if isinstance(error, FrozenInstanceError):
+        return f"change an array by its items, as in params[:] += x; {hint}"
+    if isinstance(error, AttributeError) and is_dataclass(error.obj) and is_built_in(error.obj):
+        names = [attribute for attribute in dir(error.obj) if not attribute.startswith("_")]
+        return f"{type(error.obj).__name__} has only {', '.join(names)}; {hint}"
+    return hint
 
 
 def convert_custom_errors(where: str, part: object) -> AbstractContextManager[None]:

@@ -90,7 +90,7 @@ class DeviceOptions(Section):
     """Times at which the devices are available: a .csv file with the columns client, start and end, daily:SHARE for a
     share of every period, or a FedScale trace fedscale:FILE (default: always)."""
     availability_period: Positive | None = None
-    """Time after which the times of --availability repeat, in time units (default: they do not repeat)."""
+    """Period of --availability, in time units, or in s with --units physical (default: the times do not repeat)."""
     links: PathText | None = None
     """Bandwidths of the devices over time: a .csv file with the columns client, end, downlink and uplink; the rows of a
     client repeat after its last row (default: constant bandwidths, from --compute)."""

@@ -39,8 +39,8 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
         compute: One of these forms:
             `1:0.5,3:0.5` (tiers): pairs SPEED:SHARE; the first clients have the first speed, and so on.
             `lognormal:SIGMA` (with median 1), `uniform:LOW:HIGH` or `zipf:A`: speeds are drawn at random.
-            A CSV file: one row per device, with the column compute. The columns downlink, uplink, latency, memory and
-                those in `WATTS` are optional.
+            A CSV file: one row per device, with the column compute. The columns downlink, uplink, latency, memory,
+                those in `WATTS`, and count (the number of devices of a row) are optional.
             `fedscale('FILE', flops=F)` for a FedScaleFleet, or `profiles('NAME:SHARE,...')` for a ProfileFleet.
             A custom function `(clients, rng)`, or its import path. It returns the speeds as an array [clients], or a
                 mapping with the columns of such a CSV file.

@@ -1,4 +1,4 @@
-"""Reading and checks of a table of devices, which has one row per client."""
+"""Reading and checks of a table of devices."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,28 +12,44 @@ from fedraa.messages import Floats
 from fedraa.numbers import format_count
 from fedraa.reading.table_file import read_frame
 
+# The column of a file with the number of equal devices that a row describes.
+COUNT = "count"
+
 
 def read_devices(path: Path, clients: int) -> dict[str, Floats]:
-    """Return the columns of a CSV file with one row per device. Raise InputError if it is malformed."""
+    """Return the columns of a CSV file with one row per device, or per `count` equal devices.
+
+    Raises:
+        InputError: The file is malformed, or it does not describe one device per client.
+    """
     # Importing pandas is slow, and workers do not need it.
     import pandas as pd
 
     frame = read_frame("compute", path)
-    check_columns(str(path), list(frame.columns))
-    if len(frame) != clients:
-        expected = f"{clients}, one for each client"
-        raise InputError(f"compute: {path}", f"it has {format_count(len(frame), 'row')}", expected=expected)
+    check_columns(str(path), list(frame.columns), optional=(COUNT,))
     table = {name: pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64) for name in frame.columns}
     for name, values in table.items():
         check_values(str(path), name, values, lambda n: f"row {n + 1}", frame[name].tolist())
-    return table
+    counts = table.pop(COUNT, np.ones(len(frame)))
+    devices = int(counts.sum())
+    if devices != clients:
+        problem = f"it has {format_count(devices, 'device')}"
+        hint = f"give --clients {devices}" if devices else ""
+        raise InputError(f"compute: {path}", problem, expected=f"{clients}, one for each client", hint=hint)
+    return {name: np.repeat(values, counts.astype(np.int64)) for name, values in table.items()}
 
 
-def check_columns(source: str, columns: list[str]) -> None:
-    """Raise InputError if a column is unknown, if `compute` is missing, or if watts columns lack `watts_train`."""
-    unknown = sorted(set(columns) - {*COLUMNS, *WATTS})
+def check_columns(source: str, columns: list[str], *, optional: tuple[str, ...] = ()) -> None:
+    """Raise InputError if a column is unknown, if `compute` is missing, or if watts columns lack `watts_train`.
+
+    Args:
+        source: The file or the function, for errors.
+        columns: The names of the columns.
+        optional: Names that are allowed besides those of a device.
+    """
+    unknown = sorted(set(columns) - {*COLUMNS, *WATTS, *optional})
     if unknown or "compute" not in columns:
-        expected = f"compute and optionally downlink, uplink, latency, memory, {', '.join(WATTS)}"
+        expected = "compute and optionally " + ", ".join((*optional, *list(COLUMNS)[1:], *WATTS))
         raise InputError(f"compute: {source} columns", got=unknown or columns, expected=expected)
     if set(columns) & set(WATTS) and "watts_train" not in columns:
         raise InputError(f"compute: {source} columns", got=columns, expected="watts_train beside the other watts")
@@ -54,7 +70,10 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
     if column in ("latency", *WATTS):
         too_low = values < 0
         expected = "a number from 0"
-    must_be_finite = column in ("compute", "latency", *WATTS)
+    if column == COUNT:
+        too_low = (values < 1) | (values != np.floor(values))
+        expected = "a whole number from 1"
+    must_be_finite = column in (COUNT, "compute", "latency", *WATTS)
     bad = np.flatnonzero(np.isnan(values) | too_low | (must_be_finite & np.isinf(values)))
     if bad.size:
         field = f"compute: {source} {where(int(bad[0]))} {column}"

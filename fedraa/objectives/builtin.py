@@ -343,5 +343,5 @@ OBJECTIVE: ComponentRegistry[Objective] = ComponentRegistry(
         "next-token": NextToken,
         "segmentation": Segmentation,
     },
-    base="Objective",
+    base="Objective, or for class labels from fedraa.Classification",
 )

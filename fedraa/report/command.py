@@ -1,7 +1,7 @@
 """The command that reproduces a run."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from fedraa.components.imports import importing_only
@@ -37,16 +37,26 @@ def run_command(experiment: Experiment, objects: Sequence[str] = ()) -> str:
         experiment: The experiment of the run.
         objects: The fields that the user gave as objects, as config.json lists them.
     """
-    values = {
-        name: value
-        for name, value in experiment.model_dump(mode="json").items()
-        if name not in OutputOptions.model_fields and experiment.is_set(name)
-    }
+    values = _set_values(experiment)
     untypable = [name for name in values if name in objects or not _can_be_typed(name, values[name])]
     untypable += [name for name in objects if name not in values]
     if untypable:
         return _python_call(values, untypable)
-    return _shell_command(values)
+    return shlex.join(["fedraa", "run", *_option_words(values)])
+
+
+def set_options(experiment: Experiment, *, without: Collection[str] = ()) -> str:
+    """Return the options of the command line that differ from their defaults and change the run."""
+    values = {name: value for name, value in _set_values(experiment).items() if name not in without}
+    return shlex.join(_option_words(values))
+
+
+def _set_values(experiment: Experiment) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in experiment.model_dump(mode="json").items()
+        if name not in OutputOptions.model_fields and experiment.is_set(name)
+    }
 
 
 def _can_be_typed(name: str, value: Any) -> bool:
@@ -65,8 +75,8 @@ def _has_text(value: Any) -> bool:
     return not any(map(is_script_path, paths_in(value)))
 
 
-def _shell_command(values: Mapping[str, Any]) -> str:
-    words = ["fedraa", "run"]
+def _option_words(values: Mapping[str, Any]) -> list[str]:
+    words = []
     for name, value in values.items():
         option = "--" + name.replace("_", "-")
         if Experiment.model_fields[name].annotation is bool:
@@ -77,7 +87,7 @@ def _shell_command(values: Mapping[str, Any]) -> str:
             words += [option, *map(str, value)]
         else:
             words += [option, str(value)]
-    return shlex.join(words)
+    return words
 
 
 def _python_call(values: Mapping[str, Any], objects: Sequence[str]) -> str:

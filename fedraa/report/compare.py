@@ -15,6 +15,7 @@ from fedraa.report.curves import plot_curves
 from fedraa.report.differences import setting_differences
 from fedraa.report.runs import custom_metrics_of
 from fedraa.report.statistics import bounds_of, estimate_text
+from fedraa.rundir.config_file import time_axis_label
 from fedraa.rundir.history import History, method_name
 
 CELLS, PLOT, DIFFERENCES = "compare.csv", "compare.png", "differences.csv"
@@ -82,7 +83,8 @@ def write_comparison(histories: Sequence[History], directory: Path, dataset: str
     level = None
     if target is not None and target.name == main:
         level = target.value
-    plot_curves(evals, directory / PLOT, title=title, clock=experiment.clock, target=level, column=main)
+    time_label = time_axis_label(histories[0].config["experiment"])
+    plot_curves(evals, directory / PLOT, title=title, time_label=time_label, target=level, column=main)
     return Comparison.of(frame, directory, PLOT, main)
 
 

@@ -14,6 +14,7 @@ from fedraa.objectives.metric_spec import metric_heading, metric_title
 from fedraa.report.runs import Group, have_same_clock, runs_of
 from fedraa.report.statistics import bounds_of, confidence_interval
 from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
+from fedraa.rundir.config_file import time_axis_label
 
 # With fewer seeds, a band reaches from the smallest to the largest value. With more, it is a confidence interval.
 MIN_SEEDS_FOR_INTERVAL = 3
@@ -27,8 +28,9 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     """Return the plots that compare these groups, with one line per group."""
     band = "One seed per method."
     if any(len(group.runs) > 1 for group in groups):
-        band = "Lines are means over seeds. Bands are 95 % confidence intervals, or the range of two seeds."
-    clock = groups[0].first.options["clock"]
+        band = "Lines are means over seeds until the first seed ends. "
+        band += "Bands are 95 % confidence intervals, or the range of two seeds."
+    time_label = time_axis_label(groups[0].first.options)
     metric_spec = groups[0].first.metric_spec
     main = metric_spec.main
     label = metric_heading(main)
@@ -41,10 +43,10 @@ def comparison_pictures(groups: Sequence[Group]) -> list[Picture]:
     about_steps = "A step is one server update of an asynchronous method, and one round of a synchronous one."
     about_worst = f"The client with the {extreme} {label} on its own test data."
     plots = (
-        (f"{main}-time", f"{title} over time", "", "t", main, f"{clock} time", f"test {label}"),
+        (f"{main}-time", f"{title} over time", "", "t", main, time_label, f"test {label}"),
         (f"{main}-bytes", f"{title} over bytes", about_bytes, "bytes", main, "sent", f"test {label}"),
         (f"{main}-steps", f"{title} over steps", about_steps, "step", main, "server steps", f"test {label}"),
-        ("worst-time", "Worst client", about_worst, "t", "client_worst", f"{clock} time", f"worst {label}"),
+        ("worst-time", "Worst client", about_worst, "t", "client_worst", time_label, f"worst {label}"),
     )
     # Times of different clocks have different units, so they do not fit on one axis.
     axes = ("t", "bytes", "step") if have_same_clock(groups) else ("bytes", "step")
@@ -83,7 +85,12 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
 
 
 def _last_place(group: Group, x: str) -> float:
-    """Return the last value of column `x` in the group's shortest run."""
+    """Return the value of column `x` at which the group's shortest run ended.
+
+    After its last evaluation, a run may have waited for updates until its time limit. The model did not change then.
+    """
+    if x == "t":
+        return min(run.end for run in group.runs)
     return min(float(run.evals[x].iloc[-1]) for run in group.runs)
 
 
@@ -112,7 +119,7 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
     frames = [run.evals for run in group.runs]
     first = max(float(frame[x].iloc[0]) for frame in frames)
     last = _last_place(group, x)
-    at = np.unique(np.concatenate([frame[x].to_numpy(float) for frame in frames]))
+    at = np.unique(np.concatenate([*(frame[x].to_numpy(float) for frame in frames), [last]]))
     at = at[(at >= first) & (at <= last)]
     if log:
         at = at[at > 0]

@@ -26,7 +26,7 @@ def plot_curves(
     path: Path,
     *,
     title: str,
-    clock: str,
+    time_label: str,
     target: float | None,
     column: str,
 ) -> None:
@@ -39,7 +39,7 @@ def plot_curves(
         runs: The `evals` frames (columns t and `column`) of each method, one per seed.
         path: The file.
         title: The title.
-        clock: The name of the clock.
+        time_label: The label of the time axis.
         target: The value of the target; None if there is no target.
         column: The metric.
     """
@@ -67,7 +67,7 @@ def plot_curves(
     limit_axis_to_fractions(axes, *(evals[column] for evals in every_evals))
     axes.set_xlim(0, end or 1.0)
     _label_lines(axes, ends)
-    axes.set_xlabel(f"{clock} time")
+    axes.set_xlabel(time_label)
     axes.set_ylabel(f"test {metric_heading(column)}")
     axes.set_title(title, loc="left", fontsize=10)
     axes.grid(axis="y", color="0.9")

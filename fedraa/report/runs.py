@@ -16,7 +16,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.errors import Inconsistent, InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.report.command import repeat_command
-from fedraa.rundir.config_file import RESTORE, time_unit
+from fedraa.rundir.config_file import RESTORE, time_heading, time_unit
 from fedraa.rundir.digests import check_seal
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, PARTITION, SUMMARY
 from fedraa.rundir.history import History, method_name
@@ -193,6 +193,11 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
 def have_same_clock(groups: Sequence[Group]) -> bool:
     """Return True if the times of all runs have the same clock and the same unit."""
     return len({(run.options["clock"], run.options["units"]) for run in runs_of(groups)}) == 1
+
+
+def heading_of_times(text: str, groups: Sequence[Group]) -> str:
+    """Return the heading of a column of times, without a unit if the clocks of the runs differ."""
+    return time_heading(text, groups[0].first.options) if have_same_clock(groups) else text
 
 
 def have_same_target(groups: Sequence[Group]) -> bool:

@@ -19,6 +19,7 @@ from fedraa.report.timeline import (
     time_use_caption,
     timeline_caption,
 )
+from fedraa.rundir.config_file import time_axis_label
 from fedraa.rundir.task_timeline import staleness_histogram
 
 STALENESS = (
@@ -157,7 +158,7 @@ def draw_client_metric(run: Run) -> Figure:
     axes.plot(evals["t"], evals["client_worst"], color="C1", linestyle="--", label="worst")
     limit_axis_to_fractions(axes, mean, evals["client_worst"])
     axes.set_xlim(0, run.end or 1.0)
-    axes.set_xlabel(f"{run.options['clock']} time")
+    axes.set_xlabel(time_axis_label(run.options))
     axes.set_ylabel(metric_heading(run.metric_spec.main))
     draw_legend(axes)
     return figure

@@ -11,7 +11,16 @@ from fedraa.numbers import format_quantity
 from fedraa.objectives.metric_spec import Direction, metric_heading
 from fedraa.report.differences import flatten_description
 from fedraa.report.landscape import RHO
-from fedraa.report.runs import Group, Run, custom_metrics_of, have_same_clock, have_same_target, runs_of, value_text
+from fedraa.report.runs import (
+    Group,
+    Run,
+    custom_metrics_of,
+    have_same_clock,
+    have_same_target,
+    heading_of_times,
+    runs_of,
+    value_text,
+)
 from fedraa.report.statistics import (
     LEVEL,
     bounds_of,
@@ -147,6 +156,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     metric_spec = groups[0].first.metric_spec
     main = metric_spec.main
     better = metric_spec.better(main)
+    read_worst = summary_reader("client_worst")
     columns = [
         Metric(
             name,
@@ -167,14 +177,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
             shown=False,
             better=better,
         ),
-        Metric(
-            "client_worst",
-            "worst client",
-            summary_reader("client_worst"),
-            _format_by(".4f"),
-            interval=True,
-            better=better,
-        ),
+        Metric("client_worst", "worst client", read_worst, _format_by(".4f"), interval=True, better=better),
     ]
     if main != "loss":
         columns.append(Metric("loss", "loss", summary_reader("loss"), _format_by(".4f"), interval=True))
@@ -185,13 +188,11 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     if any("privacy" in run.summary for run in runs):
         columns.append(Metric("epsilon", "ε", _read_epsilon, _format_by(".3g")))
     if any(run.summary["time_to_target"] is not None for run in runs):
-        columns.append(
-            Metric(
-                "time_to_target", "time to target", summary_reader("time_to_target"), _format_by(".4g"), interval=True
-            )
-        )
+        heading = heading_of_times("time to target", groups)
+        read = summary_reader("time_to_target")
+        columns.append(Metric("time_to_target", heading, read, _format_by(".4g"), interval=True))
     columns += [
-        Metric("time", "time", summary_reader("time"), _format_by(".4g")),
+        Metric("time", heading_of_times("time", groups), summary_reader("time"), _format_by(".4g")),
         Metric("steps", "steps", summary_reader("steps"), mean_count_text),
         Metric("tasks", "tasks", summary_reader("tasks"), mean_count_text, shown=False),
         Metric("bytes", "sent", lambda run: run.summary["bytes_down"] + run.summary["bytes_up"], _format_in("B")),

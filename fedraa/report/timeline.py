@@ -11,6 +11,7 @@ from matplotlib.ticker import PercentFormatter
 from fedraa.messages import Floats
 from fedraa.report.runs import Run
 from fedraa.report.theme import PALETTE, SEQUENTIAL, draw_legend, new_figure
+from fedraa.rundir.config_file import time_axis_label
 
 # Maximum number of clients in a plot. Each client has a lane, a row of the plot.
 MAX_LANES = 40
@@ -74,7 +75,7 @@ def draw_timeline(run: Run) -> Figure:
         bar.ax.set_yticklabels([str(names[i]) for i in ticks])
     # A run can end at time 0, but an axis must have a length.
     axes.set_xlim(0, until or 1.0)
-    axes.set_xlabel(f"{run.options['clock']} time")
+    axes.set_xlabel(time_axis_label(run.options))
     return figure
 
 

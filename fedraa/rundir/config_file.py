@@ -66,3 +66,14 @@ def time_unit(options: Mapping[str, Any]) -> str:
     if options["clock"] == "wall" or options.get("units") == "physical":
         return "s"
     return "time units"
+
+
+def time_heading(text: str, options: Mapping[str, Any]) -> str:
+    """Return `text` as the heading of times, with the unit of the run's clock if it is seconds."""
+    unit = time_unit(options)
+    return f"{text} ({unit})" if unit == "s" else text
+
+
+def time_axis_label(options: Mapping[str, Any]) -> str:
+    """Return the label of an axis with the time on the run's clock, such as `virtual time (s)`."""
+    return time_heading(f"{options['clock']} time", options)

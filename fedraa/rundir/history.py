@@ -11,12 +11,12 @@ from fedraa.objectives import MetricSpec, read_metric_spec
 from fedraa.objectives.metric_spec import metric_heading
 from fedraa.rundir.checked_files import read_evals, read_summary
 from fedraa.rundir.clients_file import read_clients
-from fedraa.rundir.config_file import read_config
+from fedraa.rundir.config_file import read_config, time_axis_label
 from fedraa.rundir.event_reader import read_events
 from fedraa.rundir.failures import read_failure
 from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.partition_file import DataPartition, read_partition
-from fedraa.rundir.run_lock import is_written
+from fedraa.rundir.run_lock import WRITER, is_written
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,6 +103,8 @@ class History:
                 hint = "give the directory that a run wrote; `fedraa status` lists those in runs/"
                 if run is not None:
                     hint = f"give a run in this folder, such as {run}"
+                elif (self.directory / WRITER).is_file():
+                    hint = "if its run is still starting, try again when it has printed its first evaluation"
                 raise InputError("run", f"{self.directory} is not a run directory; it has no {name}", hint=hint)
 
     def __repr__(self) -> str:
@@ -242,8 +244,9 @@ class History:
         # matplotlib is slow to import, and workers do without it.
         from fedraa.rundir.plots import plot_column
 
-        clock = str(self.config["experiment"]["clock"])
-        return plot_column(self.evals, self.metric_spec.main if y is None else y, x, title=self.title, clock=clock)
+        column = self.metric_spec.main if y is None else y
+        time_label = time_axis_label(self.config["experiment"])
+        return plot_column(self.evals, column, x, title=self.title, time_label=time_label)
 
     def _repr_html_(self) -> str:
         from fedraa.rundir.plots import render_html

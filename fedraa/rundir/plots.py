@@ -30,7 +30,7 @@ class Plot(Figure):
         return stream.getvalue()
 
 
-def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str) -> Plot:
+def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, time_label: str) -> Plot:
     """Return a plot of column `y` of the evaluations over column `x`.
 
     Args:
@@ -38,7 +38,7 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str
         y: The column of the vertical axis.
         x: The column of the horizontal axis.
         title: The title.
-        clock: The name of the run's clock. The axis of `t` has this name.
+        time_label: The label of the axis of `t`.
 
     Raises:
         ValueError: There is no such column. The error lists the columns.
@@ -49,7 +49,7 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, clock: str
     figure = Plot(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()
     axes.plot(evals[x], evals[y], marker="." if len(evals) < MAX_DOTS else "", color=BLUE)
-    axes.set_xlabel(f"{clock} time" if x == "t" else metric_heading(x))
+    axes.set_xlabel(time_label if x == "t" else metric_heading(x))
     axes.set_ylabel(metric_heading(y))
     axes.set_title(title)
     axes.grid(alpha=0.3)

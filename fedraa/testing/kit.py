@@ -4,7 +4,9 @@ from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
+from fedraa.components.calls import correction_hint
 from fedraa.composition.method import Method
+from fedraa.errors import StructuredError
 from fedraa.testing.client_testers import PIECES
 from fedraa.testing.cost import check_memory, describe_cost
 from fedraa.testing.findings import Findings
@@ -87,7 +89,11 @@ class _ComponentCheck:
             self._base = self._run_small()
         # A user-defined component may raise any exception.
         except Exception as error:
-            record(RUNS, f"fails with {_format_error(error)}")
+            failure = f"fails with {_format_error(error)}"
+            # The text of a StructuredError has a hint.
+            if not isinstance(error, StructuredError):
+                failure += f"; {correction_hint(error, self._findings.part)}"
+            record(RUNS, failure)
             return
         record(RUNS, None)
         sound = True

@@ -96,16 +96,19 @@ function metricColumns(rows) {
 
 function totalColumns(rows) {
   const column = (name, show, isText = false) => ({ name, show, isText });
+  const clock = (row, value) => (value == null ? "–" : `${short(value)}${row.unit === "s" ? " s" : ""}`);
   const plan = [
-    column("time", (row) => `${short(row.t)}${row.unit === "s" ? " s" : ""}`),
+    column("time", (row) => clock(row, row.t)),
     column("real time", (row) => `${short(row.wall, 3)} s`),
     column("updates", (row) => String(row.step)),
     column("sent", (row) => quantity(row.bytes, "B")),
+    column("computed", (row) => quantity(row.flops, "FLOP")),
+    ...(rows.some((row) => row.energy != null) ? [column("energy", (row) => (row.energy == null ? "–" : quantity(row.energy, "J")))] : []),
     column("staleness", (row) => short(row.staleness, 3)),
     column("idle", (row) => (row.idle === null ? "–" : `${Math.round(100 * row.idle)} %`)),
     column("faults", (row) => String(row.faults + row.drops)),
   ];
-  if (rows.some((row) => row.to_target != null)) plan.unshift(column("time to target", (row) => short(row.to_target)));
+  if (rows.some((row) => row.to_target != null)) plan.unshift(column("time to target", (row) => clock(row, row.to_target)));
   const same = [column("method", (row) => row.method, true), column("data", (row) => row.dataset, true), column("seed", (row) => String(row.seed))];
   return [...plan, ...same.filter((part) => new Set(rows.map(part.show)).size > 1)];
 }

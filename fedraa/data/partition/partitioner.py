@@ -76,7 +76,8 @@ class Partitioner(ABC):
         No row may be returned twice. Rows may be omitted.
 
         Args:
-            labels: The class of each training sample, int64 `[samples]`.
+            labels: The class of each training sample, int64 `[samples]`. 0 for every sample if the objective has no
+                classes, as a custom objective that does not derive from Classification.
             clients: The number of clients.
             rng: The random generator. Use no other generator, because only this one depends on the seed of the run.
         """

@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedraa.api import run
 from fedraa.board import lines
 from fedraa.board.answers import ANSWERS
 from fedraa.board.board import Board
 from fedraa.board.curves import bytes_by
 from fedraa.board.rows import make_row
 from fedraa.board.watched_run import WatchedRun
+from fedraa.config.experiment import Experiment
 from fedraa.report.runs import Run
 
 
@@ -40,6 +42,8 @@ def test_row_of_a_run_agrees_with_its_report(sample_runs: Path) -> None:
     assert shown["state"] == "ended"
     assert (shown["step"], shown["tasks"], shown["faults"]) == (total["steps"], total["tasks"], total["faults"])
     assert shown["bytes"] == total["bytes_down"] + total["bytes_up"]
+    assert shown["flops"] == total["flops"]
+    assert shown["energy"] == total.get("energy")
     assert shown["staleness"] == pytest.approx(total["staleness_mean"], rel=1e-6)
     assert shown["idle"] == pytest.approx(report.idle_fraction, abs=1e-6)
     # A row is typed as a mapping of objects.
@@ -51,6 +55,16 @@ def test_row_of_a_run_agrees_with_its_report(sample_runs: Path) -> None:
         "scaffold-stopped": "interrupted",
     }
     assert by_name["scaffold-stopped"]["rounds"]
+
+
+def test_row_of_a_run_whose_devices_have_watts_has_its_energy(tmp_path: Path) -> None:
+    devices = tmp_path / "devices.csv"
+    devices.write_text("count,compute,watts_train\n2,1e9,4\n")
+    out = tmp_path / "runs" / "one"
+    flags = {"clients": 2, "hidden": (8,), "local_steps": 1, "updates": 4, "engine": "local"}
+    history = run(Experiment(compute=str(devices), units="physical", out=out, **flags))
+    shown = rows_after_reading(Board(out.parent))["one"]
+    assert shown["energy"] == history.summary["energy"] > 0
 
 
 def test_bytes_of_a_curve_agree_with_the_report(sample_runs: Path) -> None:

@@ -213,3 +213,16 @@ def test_a_worker_imports_nothing_slow_that_it_does_without() -> None:
 def test_status_without_runs_prints_a_sentence(work_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 0
     assert capsys.readouterr().out == "no run is in runs; name the run directories\n"
+
+
+def test_resume_passes_the_place_where_a_run_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr("fedraa.api.resume", lambda run, **options: calls.append((run, options)))
+    place = {"engine": "local", "workers": 3, "address": "auto", "device": "cpu", "data_dir": Path("data")}
+    flags = [part for name, value in place.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    assert main(["resume", "runs/one", "--quiet", *flags]) == 0
+    assert main(["resume", "runs/two", "--quiet"]) == 0
+    (first, options), (second, defaults) = calls
+    assert (first, second) == (Path("runs/one"), Path("runs/two"))
+    assert options == defaults | place
+    assert not place.keys() & defaults.keys()

@@ -32,7 +32,7 @@ from fedraa.config.usual_names import USUAL_COMMANDS, USUAL_NAMES
         ("submit -- run --updates 3 --out runs/job", "out", "absolute path"),
         ("submit -- run --out=runs/job", "out", "absolute path"),
         ("resume runs/x --lr 0.1", "--lr", "fedraa run --lr"),
-        ("resume runs/x --workers 2", "--workers", "fedraa.resume(RUN, workers=...)"),
+        ("resume runs/x --placement spread", "--placement", "fedraa.resume(RUN, placement=...)"),
         ("submit rnu", "rnu", "run?"),
         ("rnu --updates 3", "rnu", "run?"),
         ("zzz", "zzz", "fedraa --help"),

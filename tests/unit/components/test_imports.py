@@ -1,5 +1,7 @@
 """The error about a user's module names the line that fails and the right next step."""
 
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -57,3 +59,18 @@ def test_error_about_assigning_the_model_hints_at_the_change_in_place() -> None:
     with pytest.raises(InputError) as caught, convert_errors("async_rule", rule):
         rule.apply_update(None, AsyncModel(np.zeros(2, np.float32), clients=1, fragments=1))
     assert "params[:]" in caught.value.hint
+
+
+class ReadsUnknown(fl.AsyncRule):
+    def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
+        return fl.ApplyResult(model.momentum)
+
+
+def test_error_about_an_unknown_attribute_lists_the_attributes_that_exist() -> None:
+    rule = ReadsUnknown()
+    with pytest.raises(InputError) as caught, convert_errors("async_rule", rule):
+        rule.apply_update(None, AsyncModel(np.zeros(2, np.float32), clients=1, fragments=1))
+    names = {field.name for field in fields(AsyncModel)} | {"at_work"}
+    listed = re.search(r"AsyncModel has only ([\w, ]+); correct ", caught.value.hint)
+    assert listed is not None
+    assert set(listed[1].split(", ")) == names

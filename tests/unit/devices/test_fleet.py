@@ -92,6 +92,11 @@ def test_csv_in_physical_units_costs_seconds(tmp_path: Path) -> None:
         ("compute\n1\nfast\n", " row 2 compute", "fast"),
         ("compute,latency\n1,0\n1,-1\n", " row 2 latency", -1),
         ("compute\n1\ninf\n", " row 2 compute", float("inf")),
+        ("compute,count\n1,2\n3,1\n", "", None),
+        ("compute,count\n1,1.5\n3,1\n", " row 1 count", 1.5),
+        ("compute,count\n1,2\n3,0\n", " row 2 count", 0),
+        ("compute,count\n1,1e300\n3,1\n", "", None),
+        ("count\n2\n", " columns", ["count"]),
         ("", "", None),
     ],
 )
@@ -100,6 +105,17 @@ def test_wrong_table_of_devices_is_refused_by_row(tmp_path: Path, text: str, pla
     path.write_text(text)
     with refuses(f"compute: {path}{place}", got=got):
         fleet(str(path), 2)
+
+
+def test_row_with_a_count_describes_equal_devices(tmp_path: Path) -> None:
+    path = tmp_path / "devices.csv"
+    path.write_text("count,compute,downlink,uplink\n2,1,10,5\n1,4,40,20\n")
+    devices = make_fleet(str(path), 3, units="relative", seed=0)
+    assert devices.compute.tolist() == [1, 1, 4]
+    assert devices.downlink.tolist() == [10, 10, 40]
+    assert devices.uplink.tolist() == [5, 5, 20]
+    with refuses(f"compute: {path}", "--clients 3"):
+        make_fleet(str(path), 10, units="relative", seed=0)
 
 
 def test_relative_cost_is_the_share_of_the_model_over_the_compute_speed() -> None:

@@ -19,9 +19,10 @@ from fedraa.cli.main import main
 from fedraa.report import curves
 from fedraa.report.cells import make_experiments
 from fedraa.report.compare import mean_interval, mean_time
+from fedraa.report.comparison import mean_curve
 from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves, spread_labels
-from fedraa.report.runs import load_groups
+from fedraa.report.runs import Group, Run, load_groups
 
 
 def test_cells_have_only_the_flags_of_their_method() -> None:
@@ -88,7 +89,7 @@ def test_mean_time_with_a_missed_target_is_none() -> None:
 def text(frame: pd.DataFrame, experiment: Experiment) -> str:
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(summary_table(frame, experiment.dataset, experiment))
+        console.print(summary_table(frame, experiment))
     return captured.get()
 
 
@@ -127,6 +128,29 @@ def test_target_that_the_untrained_model_reaches_has_the_time_zero() -> None:
     assert "reached in" not in text(frame, Experiment(target_accuracy=0.1))
 
 
+@pytest.mark.parametrize(("options", "unit"), [({"units": "physical"}, " (s)"), ({"clock": "wall"}, " (s)"), ({}, "")])
+def test_times_have_the_unit_of_the_clock(options: dict[str, str], unit: str) -> None:
+    shared = {"client_worst": 0.5, "time": 3.0, "steps": 1, "bytes_down": 0, "bytes_up": 0, "flops": 0.0}
+    shared |= {"staleness_mean": 0.0, "staleness_max": 0, "accuracy": 0.9, "time_to_target": 2.0}
+    frame = pd.DataFrame([{"method": "a", "seed": 0} | shared])
+    shown = text(frame, Experiment.model_validate({"target_accuracy": 0.8, "workers": 2} | options))
+    [headings] = [line for line in shown.split("\n") if "worst client" in line]
+    assert re.split(r" {2,}", headings.strip())[3:6:2] == [f"time to 0.8{unit}", f"time{unit}"]
+
+
+def test_curve_over_time_has_the_last_metric_of_every_seed_at_the_common_time_limit(
+    sample_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both seeds end at time 3. Their last evaluations are earlier, at different times."""
+    members = (Run(sample_runs / "fed-raa-ended"), Run(sample_runs / "fed-raa-ended"))
+    for member, last, accuracy in zip(members, (1.0, 2.0), (0.7, 0.9), strict=True):
+        monkeypatch.setattr(member, "evals", pd.DataFrame({"t": [0.0, last], "accuracy": [0.1, accuracy]}))
+        monkeypatch.setitem(member.summary, "time", 3.0)
+    at, middle, _, _ = mean_curve(Group("two", "two", members), "t", "accuracy")
+    assert at.tolist() == [0, 1, 2, 3]
+    assert middle.tolist() == pytest.approx([0.1, 0.4, 0.8, 0.8])
+
+
 def test_notebook_shows_no_mean_if_a_seed_diverged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Comparison, "words", [])
     (tmp_path / "plot.png").write_bytes(b"")
@@ -156,7 +180,9 @@ def saved(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 def test_plot_shows_a_target_that_no_run_reached(saved: list[Figure], tmp_path: Path) -> None:
     evals = pd.DataFrame({"t": [0.0, 1.0], "accuracy": [0.1, 0.5]})
-    plot_curves({"fedavg": [evals]}, tmp_path / "plot.png", title="", clock="virtual", target=0.95, column="accuracy")
+    plot_curves(
+        {"fedavg": [evals]}, tmp_path / "plot.png", title="", time_label="virtual time", target=0.95, column="accuracy"
+    )
     low, high = saved[0].axes[0].get_ylim()
     assert 0 <= low < 0.95 < high <= 1
 
@@ -164,7 +190,7 @@ def test_plot_shows_a_target_that_no_run_reached(saved: list[Figure], tmp_path: 
 def test_plot_shows_more_methods_than_there_are_line_styles(saved: list[Figure], tmp_path: Path) -> None:
     evals = pd.DataFrame({"t": [0.0, 1.0], "accuracy": [0.1, 0.8]})
     runs = {f"method {number}": [evals] for number in range(40)}
-    plot_curves(runs, tmp_path / "plot.png", title="", clock="virtual", target=None, column="accuracy")
+    plot_curves(runs, tmp_path / "plot.png", title="", time_label="virtual time", target=None, column="accuracy")
     (axes,) = saved[0].axes
     labels = {text.get_text(): text.xyann[1] for text in axes.texts}
     assert labels.keys() == runs.keys()

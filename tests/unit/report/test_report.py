@@ -163,7 +163,7 @@ def test_curve_is_the_mean_until_the_first_seed_ends(runs: Path) -> None:
     (group,) = load_groups([runs / "fed-raa-0", runs / "fed-raa-1"])
     a, b = (member.evals for member in group.runs)
     at, middle, low, high = mean_curve(group, "t", "accuracy")
-    assert at[-1] == min(a["t"].iloc[-1], b["t"].iloc[-1])
+    assert at[-1] == min(member.end for member in group.runs)
     first, second = a["accuracy"].iloc[0], b["accuracy"].iloc[0]
     assert middle[0] == pytest.approx((first + second) / 2)
     # The band of two seeds is their range.
@@ -176,6 +176,8 @@ def test_curve_on_a_logarithmic_axis_begins_with_the_first_seed(runs: Path, monk
     short, long = group.runs
     monkeypatch.setattr(short, "evals", pd.DataFrame({"t": [0.0, 1.0], "accuracy": [0.1, 0.7]}))
     monkeypatch.setattr(long, "evals", pd.DataFrame({"t": [0.0, 2.0], "accuracy": [0.1, 0.9]}))
+    for member, end in ((short, 1.0), (long, 2.0)):
+        monkeypatch.setitem(member.summary, "time", end)
     at, middle, low, high = mean_curve(Group("three", "three", (short, long, long)), "t", "accuracy", log=True)
     assert at.tolist() == [1.0]
     assert middle == pytest.approx((0.7 + 0.1 + 0.1) / 3)
@@ -276,6 +278,11 @@ def test_time_of_a_run_with_physical_units_is_in_seconds(runs: Path, monkeypatch
     monkeypatch.setitem(loaded.config["experiment"], "units", "physical")
     assert loaded.time_unit == "s"
     assert draw_time_use(loaded).axes[0].get_xlabel() == f"share of {loaded.end:.4g} s"
+    group = Group("fed-raa", "fed-raa", (loaded,))
+    assert "time (s)" in make_method_table([group], table_metrics([group], {})).columns
+    pictures = {picture.name: picture for picture in comparison_pictures([group])}
+    for name in ("accuracy-time", "worst-time"):
+        assert pictures[name].draw().axes[0].get_xlabel() == "virtual time (s)"
 
 
 def test_caption_names_the_pauses_of_devices(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,15 @@ def test_plot_of_a_history_draws_a_metric_of_its_evaluations(compared: Compariso
         history.plot("los")
 
 
+def test_plot_of_a_run_in_physical_units_has_seconds(compared: Comparison, monkeypatch: pytest.MonkeyPatch) -> None:
+    history = History(compared.folder / "fed-raa-0")
+    config = history.config
+    config["experiment"]["units"] = "physical"
+    monkeypatch.setattr(History, "config", config)
+    (axes,) = history.plot().axes
+    assert axes.get_xlabel() == "virtual time (s)"
+
+
 def test_notebook_shows_a_comparison_with_text_means_and_curves(compared: Comparison) -> None:
     text = compared._repr_html_()
     assert compared.words[0] in text.replace("&#x27;", "'")

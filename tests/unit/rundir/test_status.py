@@ -30,6 +30,15 @@ from fedraa.rundir.summary import NO_STEP
 FLAGS = ["--hidden", "8", "--clients", "4", "--local-steps", "2", "--engine", "local", "--quiet"]
 
 
+def test_error_about_a_directory_without_configuration_says_that_its_run_may_be_starting(tmp_path: Path) -> None:
+    with refuses("run") as caught:
+        read_status(tmp_path)
+    assert "starting" not in str(caught.value)
+    (tmp_path / WRITER).write_text("host 1")
+    with refuses("run", "starting"):
+        read_status(tmp_path)
+
+
 def test_status_distinguishes_an_ended_run_from_a_killed_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,6 +275,17 @@ def test_component_that_changes_its_arguments_fails() -> None:
     only(Claims(), RUNS, "Claims ", "ValueError", "read-only")
 
 
+class Grows(fl.AsyncRule):
+    def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
+        model.params += update.staleness
+        return fl.ApplyResult(1.0)
+
+
+def test_rule_that_assigns_the_parameters_fails_with_the_line_and_the_correction() -> None:
+    line = Grows.apply_update.__code__.co_firstlineno + 1
+    only(Grows(), RUNS, "params[:]", f"test_kit.py, line {line}")
+
+
 class Raises(fl.Scheduler):
     def choose(self, view: Any, rng: Any) -> int:
         return 99

@@ -163,7 +163,8 @@ def test_a_value_at_the_edge_is_marked(
     assert "lr=0.004*" in shown
     file = tmp_path / "my tune" / "tuned.toml"
     command = shlex.split(shown.rpartition(": fedraa ")[2])
-    assert command == ["compare", "fedavg", "fedprox", "--terms", "tuned", "--tuned", str(file)]
+    options = "--seeds 1 2 3 --hidden 4 --clients 2 --local-steps 2 --rounds 2 --engine local"
+    assert command == ["compare", "fedavg", "fedprox", "--terms", "tuned", "--tuned", str(file), *options.split()]
     assert main(["tune", "fedavg", *flags.split(), "--out", str(tmp_path / "new")]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"trial 2 of 9: fedavg .*lr=0\.00\d: -\d.* 0:00:0\d ", shown)
