@@ -75,7 +75,9 @@ register(
     Method(
         name="fedcm",
         paper="Xu et al. 2021",
-        formula="Clients step along m · g + (1 − m) · D, m = grad_mix, D = −mean delta / (lr · steps) of last round.",
+        formula=(
+            "Clients step along m · g + (1 − m) · D, m = grad_mix, D = −mean delta / (lr · mean steps) of last round."
+        ),
         when="Unequal data and few clients per round: clients keep no state.",
         local=replace(PLAIN_SGD, grad_mix=0.1),
         update=Mean(auxiliary=GlobalMomentum()),
