@@ -15,6 +15,7 @@ from fedraa.api import compare
 from fedraa.cli.console import print_line, print_table
 from fedraa.config.experiment import Experiment
 from fedraa.report.compare import mean_interval, mean_time
+from fedraa.rundir.atomic_files import write_text
 
 RESULTS = Path(__file__).parents[1] / "results" / "paper004.csv"
 TARGET = 0.93
@@ -57,7 +58,7 @@ def main(data_dir: Path, out: Path = Path("runs/paper004"), seeds: tuple[int, ..
     frame = compare(tuple(TABLE_2), seeds, paper_settings(data_dir, out))
     rows = compare_with_paper(frame)
     RESULTS.parent.mkdir(exist_ok=True)
-    pd.DataFrame(rows).to_csv(RESULTS, index=False)
+    write_text(RESULTS, pd.DataFrame(rows).to_csv(index=False))
     table = Table(*rows[0], title=f"MNIST, time to {TARGET:.0%}, n = {len(seeds)} seeds", box=box.SIMPLE_HEAD)
     for row in rows:
         table.add_row(*row.values())

@@ -25,6 +25,7 @@ from fedraa.api import run
 from fedraa.callbacks import Callback, Progress
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset
+from fedraa.rundir.atomic_files import write_text
 
 CLIENTS, UPDATES, EVERY = 2_000, 200_000, 2_000
 RESULTS = Path(__file__).parents[1] / "results"
@@ -103,8 +104,8 @@ def main() -> None:
         more = object_store_bytes() - before
     lines = [fit_line(name, [point for point in points if point[0] > UPDATES / 3]) for name, points in samples.items()]
     lines.append({"process": "object store", "megabytes": round(more / 1e6, 3), "per_1000_updates": 0.0})
-    pd.DataFrame(lines).to_csv(RESULTS / "memory.csv", index=False)
-    memory_over_time(samples).to_csv(RESULTS / "memory_long.csv", index=False)
+    write_text(RESULTS / "memory.csv", pd.DataFrame(lines).to_csv(index=False))
+    write_text(RESULTS / "memory_long.csv", memory_over_time(samples).to_csv(index=False))
 
 
 def make_experiment(out: Path) -> Experiment:
