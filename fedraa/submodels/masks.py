@@ -22,9 +22,9 @@ def find_weight_norm(module: nn.Module) -> str | None:
     """
     for name, part in module.named_modules():
         if type(part).__name__ == "_WeightNorm":
-            return name.partition(".parametrizations.")[0]
+            return str(name).partition(".parametrizations.")[0]
         if any(isinstance(hook, WeightNorm) for hook in part._forward_pre_hooks.values()):
-            return name
+            return str(name)
     return None
 
 

@@ -146,7 +146,8 @@ def test_callback_that_changes_an_event_changes_neither_the_run_nor_other_callba
 
 
 def test_hook_that_is_set_on_the_object_is_called(tmp_path: Path) -> None:
-    callback, steps = Callback(), []
+    callback = Callback()
+    steps: list[object] = []
     callback.on_round = lambda event: steps.append(event["round"])  # type: ignore[method-assign]
     run(experiment(tmp_path / "run", method="fedavg", updates=None, rounds=3), callbacks=[callback])
     assert steps == [0, 1, 2]

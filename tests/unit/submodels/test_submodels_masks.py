@@ -50,5 +50,5 @@ def test_method_whose_masks_set_weights_to_0_refuses_a_weight_norm(method: str, 
 @pytest.mark.parametrize("method", ["heterofl", "salf", "fedavg", "bernoulli-kernels"])
 def test_method_that_sets_no_weight_to_0_trains_a_weight_norm(method: str, tmp_path: Path) -> None:
     model = nn.Sequential(nn.Flatten(), parametrizations.weight_norm(nn.Linear(64, 16)), nn.ReLU(), nn.Linear(16, 10))
-    fields = {"method": method, "rounds": 1, "local_steps": 1, "clients": 4, "engine": "local", "quiet": True}
-    assert fl.run(model=model, out=tmp_path / "run", **fields).summary["dropped"] == 0
+    fields: dict[str, Any] = {"rounds": 1, "local_steps": 1, "clients": 4, "engine": "local", "quiet": True}
+    assert fl.run(method=method, model=model, out=tmp_path / "run", **fields).summary["dropped"] == 0
