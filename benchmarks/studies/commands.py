@@ -36,6 +36,7 @@ from fedraa.cli.compare import differences_table
 from fedraa.cli.console import print_line, print_table
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
+from fedraa.numbers import format_count
 from fedraa.report.compare import DIFFERENCES
 from fedraa.report.differences import setting_differences, shared_settings
 from fedraa.rundir.atomic_files import write_text
@@ -49,6 +50,8 @@ RACE = "race"
 MAX_LISTED_SEEDS = 20
 # The page of a study omits a shared setting with one of these values, because the setting has no effect.
 OFF = ("", "0", "False", "none")
+# Seconds between two reports of the measurement of runs.
+REPORT_SECONDS = 10.0
 
 
 def list_studies() -> None:
@@ -135,6 +138,19 @@ def apply_terms(study: Study, terms: Terms | None, tuned: Path | None) -> Study:
     return replace(study, cells=cells, title=f"{study.title}, on {terms} terms")
 
 
+class MeasurementPrinter:
+    """A callback that prints how many of the runs are measured, at most every `REPORT_SECONDS`."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._printed = time.monotonic()
+
+    def __call__(self, measured: int) -> None:
+        if time.monotonic() - self._printed >= REPORT_SECONDS:
+            self._printed = time.monotonic()
+            print_line(f"{measured} of {format_count(self._count, 'run')} measured")
+
+
 class ProgressPrinter:
     """A callback that prints each run's result and the expected remaining time."""
 
@@ -166,7 +182,7 @@ def report_study(study: Study, runs: Sequence[Finished], directory: Path, size: 
         size: The study's size.
         command: The command that repeats the study.
     """
-    numbers = make_entries(study, measure_runs(study, runs))
+    numbers = make_entries(study, measure_runs(study, runs, MeasurementPrinter(len(runs))))
     histories = [History(run.directory) for run in runs if not run.failure]
     commits = sorted({str(history.config["commit"]) for history in histories})
     seconds = sum(float(str(history.summary["wall"])) for history in histories)

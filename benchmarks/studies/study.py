@@ -171,10 +171,15 @@ def seed_experiment(cell: Cell, seed: int, out: Path) -> Experiment:
     return experiment.model_copy(update={"out": out / f"{words}-{seed}-{digest}"})
 
 
-def measure_runs(study: Study, runs: Sequence[Finished]) -> pd.DataFrame:
-    """Return a row per run and metric, with NaN as the value of failed runs."""
+def measure_runs(study: Study, runs: Sequence[Finished], report: Callable[[int], None]) -> pd.DataFrame:
+    """Return a row per run and metric, with NaN as the value of failed runs.
+
+    Some metrics need seconds per run, because they load the model and the data. `report` is called before each run with
+    the number of runs that are measured.
+    """
     lines = []
-    for finished in runs:
+    for number, finished in enumerate(runs):
+        report(number)
         of_metrics = _metric_values(study.metrics, finished)
         for metric, value in zip(study.metrics, of_metrics, strict=True):
             lines.append((finished.cell.row, finished.cell.column, finished.seed, metric.name, value))
