@@ -232,7 +232,10 @@ MUTANTS: list[Mutant] = [
         "fedraa/engine/run_spec.py",
         ("if self.scales_rate and self", "if self", QUILT),
     ),
-    *_in("fedraa/submodels/traced.py", ("if name not in cut and not isinstance", "if not isinstance", QUILT)),
+    *_in(
+        "fedraa/submodels/traced.py",
+        ("{layer_of(entry.tensor) for group in self.groups for entry in group.entries}", "set()", QUILT),
+    ),
     *_in(
         "fedraa/methods/fed_quilt.py",
         ("min(1.0, self.server_gain * (model.fragments / model.at_work))", "min(1.0, self.server_gain)", QUILT),

@@ -54,7 +54,7 @@ BAD = {
     "malformed npz": ("--dataset missing.npz", ["dataset", "missing.npz", "y_train, x_test, y_test"]),
     "no such csv": ("--compute none.csv", ["compute", "none.csv", "no such file"]),
     "malformed csv": ("--compute words.csv", ["compute", "words.csv row 1", "quick"]),
-    "csv of the wrong length": ("--compute short.csv", ["compute", "2 rows", "10"]),
+    "csv of the wrong length": ("--compute short.csv", ["compute", "2 devices", "10"]),
     "out in use": ("--out used", ["out", "used", "new or empty"]),
     "out is a file": ("--out good.npz", ["out", "good.npz", "new or empty"]),
     "no workers": ("--workers 0", ["workers", "0", "1"]),

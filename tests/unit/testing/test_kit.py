@@ -295,7 +295,7 @@ def test_component_with_an_impossible_choice_fails() -> None:
     findings = fl.check(Raises)
     assert repr(findings).splitlines()[0] == "Raises"
     (failure,) = findings.failures
-    assert re.fullmatch(r"Raises .*\b99\b.*client 0\b.*\b0 to 2", failure)
+    assert re.fullmatch(r"Raises .*\b99\b.*client 0\b.*\b0 to 2; correct Raises", failure)
 
 
 @pytest.mark.parametrize(
