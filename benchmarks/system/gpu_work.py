@@ -35,7 +35,7 @@ class Workload:
     bf16: bool = False
 
     def dataset(self) -> Dataset:
-        """Return random samples, as many as all clients together have."""
+        """Return random samples for all clients."""
         return synthetic_dataset(self.clients * self.samples, self.shape)
 
 

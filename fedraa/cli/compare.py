@@ -163,10 +163,10 @@ def summary_table(frame: pd.DataFrame, experiment: Experiment, metric_spec: Metr
     metrics = metric_spec or MetricSpec()
     main = metrics.main
     target = experiment.target or experiment.target_accuracy
-    clock = {"clock": experiment.clock, "units": experiment.units}
+    options = dict(experiment)
     to_target = []
     if target is not None:
-        to_target = [time_heading(f"time to {plain_text(target)}", clock), "ratio"]
+        to_target = [time_heading(f"time to {plain_text(target)}", options), "ratio"]
     table = Table(title=_summary_title(frame, experiment), box=box.SIMPLE_HEAD)
     table.add_column("method")
     known = (*PER_CELL, *FROM_SUMMARY, *OPTIONAL, main, f"best_{main}")
@@ -177,7 +177,7 @@ def summary_table(frame: pd.DataFrame, experiment: Experiment, metric_spec: Metr
         "worst client",
         *further,
         *to_target,
-        time_heading("time", clock),
+        time_heading("time", options),
         "steps",
         "sent",
         "computed",

@@ -7,11 +7,8 @@ from typing import Literal
 import tyro
 
 from fedraa.cli.status_line import add_progress_bar, show_status_line
-from fedraa.config.sections import StopOptions
+from fedraa.config.experiment import CHANGEABLE
 from fedraa.quick_imports import quick_imports
-
-# Options of the place where a run continues. They do not change its result.
-PLACE_OPTIONS = ("engine", "workers", "address", "device", "data_dir")
 
 
 @dataclass(frozen=True)
@@ -51,8 +48,7 @@ class Resume:
     """Maximum number of times that the run resumes on a new local cluster after Ray failed."""
 
     def __call__(self) -> None:
-        names = (*StopOptions.model_fields, *PLACE_OPTIONS)
-        fields = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        fields = {name: value for name, value in vars(self).items() if name in CHANGEABLE and value is not None}
         with show_status_line(quiet=self.quiet) as waiting:
             with quick_imports():
                 from fedraa.api import resume
@@ -64,7 +60,6 @@ class Resume:
                 callbacks=callbacks,
                 trust=self.trust,
                 restarts=self.restarts,
-                quiet=self.quiet,
                 **fields,
             )
         if not self.quiet:

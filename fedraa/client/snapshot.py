@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedraa.models.statistics import copy_buffers, is_spectral
+from fedraa.models.computed_weights import is_spectral
+from fedraa.models.statistics import copy_buffers
 
 # A snapshot does not contain the attributes that every nn.Module has.
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))

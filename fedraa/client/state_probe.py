@@ -24,12 +24,12 @@ from fedraa.client.snapshot import Snapshot, is_same
 from fedraa.client.training_state import TrainingState, freeze_ranges, is_quantiser
 from fedraa.data.tree import Tree, list_leaves, map_tree, take_rows
 from fedraa.errors import InputError
+from fedraa.models.computed_weights import is_spectral
 from fedraa.models.forward import forward
 from fedraa.models.statistics import (
     Unsettled,
     copy_buffers,
     is_norm,
-    is_spectral,
     put_buffers,
     reestimate_over,
 )

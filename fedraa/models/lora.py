@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.parameter import is_lazy
 
 from fedraa.errors import InputError, first_line, suggest_closest
+from fedraa.models.computed_weights import copy_computed
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS, nn.Embedding)
@@ -181,7 +182,7 @@ def merged(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise InputError("model", got=model, expected="an nn.Module")
-    plain = copy.deepcopy(model, _detach_computed(model))
+    plain = copy.deepcopy(model, copy_computed(model))
     adapted = [(name, part) for name, part in plain.named_modules(remove_duplicate=False) if isinstance(part, Adapted)]
     if not adapted:
         raise InputError("model", f"{type(model).__name__} has no adapters of fedraa.lora")
@@ -204,7 +205,7 @@ def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
         if is_lazy(p):
             raise InputError("model", f"{name!r} has no shape yet", hint="run the model on a batch first")
     free = set(map(id, chain.from_iterable(model.get_submodule(name).parameters() for name in whole)))
-    memo = _detach_computed(model)
+    memo = copy_computed(model)
     for p in model.parameters():
         value = p.detach()
         if id(p) in free:
@@ -214,12 +215,6 @@ def _copy_frozen(model: nn.Module, whole: Collection[str]) -> nn.Module:
         return copy.deepcopy(model, memo)
     except (RuntimeError, TypeError, ValueError, AttributeError, NotImplementedError) as error:
         raise InputError("model", f"{type(model).__name__} cannot be copied: {first_line(error)}") from error
-
-
-def _detach_computed(model: nn.Module) -> dict[int, Any]:
-    """Return detached copies of the tensors that hooks computed from parameters, for which `deepcopy` would fail."""
-    attributes = chain.from_iterable(vars(part).values() for part in model.modules())
-    return {id(value): value.detach() for value in attributes if isinstance(value, Tensor) and not value.is_leaf}
 
 
 def _make_pair(base: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:

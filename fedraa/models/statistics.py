@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from fedraa.data.tree import Tree, list_leaves, map_tree, take_rows
+from fedraa.models.computed_weights import is_spectral
 from fedraa.models.forward import forward
 
 # Lazy batch norms become one of these classes in their first forward pass.
@@ -137,15 +138,6 @@ def settle_spectral(module: nn.Module) -> None:
                 step.training = True
                 _iterate_power(partial(getattr, layer, name), step, "_")
                 step.training = training
-
-
-def is_spectral(part: nn.Module) -> bool:
-    """Return True if torch's `spectral_norm` put a hook on this module or created this module.
-
-    The old `spectral_norm` puts a hook on a layer. The new one creates a module `_SpectralNorm`.
-    """
-    hooks = part._forward_pre_hooks.values()
-    return type(part).__name__ == "_SpectralNorm" or any(isinstance(hook, SpectralNorm) for hook in hooks)
 
 
 def copy_buffers(module: nn.Module, names: Collection[str] | None = None) -> dict[str, Tensor | None]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from fedraa.models.computed_weights import copy_computed
 from fedraa.submodels.attention import CutAttention
 from fedraa.submodels.resize import CallSizes, Place, resize_layer
 from fedraa.submodels.scripted import copy_scripts
@@ -57,15 +57,6 @@ def shrink_module(
         if name in sizes:
             resize_layer(layer, sizes[name])
     return small
-
-
-def copy_computed(module: nn.Module) -> dict[int, object]:
-    """Return copies of the tensors that hooks computed, such as the weight of a pruned layer.
-
-    The result is a memo for `copy.deepcopy`, which cannot copy these tensors.
-    """
-    values = chain.from_iterable(vars(part).values() for part in module.modules())
-    return {id(value): value.detach().clone() for value in values if isinstance(value, Tensor) and not value.is_leaf}
 
 
 def _fit_layer(layer: nn.Module, full: nn.Module, grouped: bool) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from torch import nn
-from torch.nn.utils.weight_norm import WeightNorm
 
+from fedraa.models.computed_weights import is_weight_norm
 from fedraa.submodels.flat import layer_of
 from fedraa.submodels.traced import Traced
 
@@ -21,10 +21,8 @@ def find_weight_norm(module: nn.Module) -> str | None:
     A weight norm divides each row of a weight by the norm of the row, so a row that a mask sets to 0 becomes NaN.
     """
     for name, part in module.named_modules():
-        if type(part).__name__ == "_WeightNorm":
+        if is_weight_norm(part):
             return str(name).partition(".parametrizations.")[0]
-        if any(isinstance(hook, WeightNorm) for hook in part._forward_pre_hooks.values()):
-            return str(name)
     return None
 
 

@@ -228,10 +228,7 @@ MUTANTS: list[Mutant] = [
         "fedraa/ledger/async_ledger.py",
         ("Staleness(version - dispatch.version,", "Staleness(self.step - dispatch.step,", RAA),
     ),
-    *_in(
-        "fedraa/engine/run_spec.py",
-        ("if self.scales_rate and self", "if self", QUILT),
-    ),
+    *_in("fedraa/engine/run_spec.py", ("if self.scales_rate and self", "if self", QUILT)),
     *_in(
         "fedraa/submodels/traced.py",
         ("{layer_of(entry.tensor) for group in self.groups for entry in group.entries}", "set()", QUILT),

@@ -164,8 +164,7 @@ def _class_per_sample(partitioner: Partitioner, labels: npt.NDArray[Any]) -> Ind
         return labels
     if partitioner.needs_classes:
         problem = f"{type(partitioner).__name__} deals samples by class, but these samples have no classes"
-        hint = (
-            "choose iid, quantity, zipf, powerlaw, lognormal or natural, or derive a custom objective for labels from"
-        )
-        raise InputError("partition", problem, hint=f"{hint} fedraa.Classification")
+        hint = "choose iid, quantity, zipf, powerlaw, lognormal or natural, "
+        hint += "or derive a custom objective for labels from fedraa.Classification"
+        raise InputError("partition", problem, hint=hint)
     return np.zeros(len(labels), np.int64)

@@ -11,8 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from fedraa.data.tree import Tree, map_tree
 from fedraa.errors import InputError, first_line
+from fedraa.models.computed_weights import copy_computed
 from fedraa.models.forward import forward
-from fedraa.submodels.cutting import copy_computed
 from fedraa.submodels.scripted import copy_scripts
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
