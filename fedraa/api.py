@@ -39,7 +39,7 @@ from fedraa.rundir.file_names import CHECKPOINTS, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.reserved_directory import refuse_used, reserve_directory, run_name
 from fedraa.settings.terms import Terms
-from fedraa.settings.tuned import read_tuned
+from fedraa.settings.tuned import read_tuned, warn_of_other_data
 from fedraa.waiting import is_shown
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
         terms: The source of values for fields that are not set. "equal": momentum 0, uniform weighting, no decay, no
             clipping, 5 epochs, all clients. "paper": the values of each method's paper. "tuned": the values in the file
             `tuned`. None: the defaults of each method.
-        tuned: The file that `tune` writes.
+        tuned: The file that `tune` writes. A warning appears if it is for another data set.
         callbacks: As in `run`.
         ended: A function that is called with the History of each finished run.
         **fields: Fields of the experiment. A field that only some methods have is set only for these methods.
@@ -203,6 +203,8 @@ def compare(  # noqa: PLR0913 - a call names its arguments
         for number, settings in enumerate(runs, 1):
             callback_list.prepare(f"checking run {number} of {len(runs)}")
             data_name = build_run(settings, module, data).data.dataset.name
+    if tuned is not None:
+        warn_of_other_data(Path(tuned), experiment.dataset if data is None else data_name)
     histories = []
     name = run_name("compare", data_name, experiment.seed)
     together = open_session(experiment, experiment.client_count)

@@ -160,7 +160,7 @@ def find_wrong_units(fleet: Fleet) -> str | None:
 
 
 def find_unused_labels(data: Federated) -> str | None:
-    """Return a warning if the smallest training label is not 0, or if no sample has one of the labels above it.
+    """Return a warning if training samples have only one label, or if labels below the largest one are not used.
 
     If the smallest label is not 0, the labels probably start at 1.
     """
@@ -168,6 +168,11 @@ def find_unused_labels(data: Federated) -> str | None:
         return None
     first = int(data.labels.min())
     last = int(data.labels.max())
+    if first == last:
+        return (
+            f"dataset {data.dataset.name!r}: all training samples have the label {first}, so the model learns no "
+            "difference between classes, and its accuracy means nothing; check the labels"
+        )
     if first == 0:
         used = np.union1d(data.labels, data.dataset.y_test)
         unused = np.setdiff1d(np.arange(last), used)

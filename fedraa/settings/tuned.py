@@ -1,6 +1,7 @@
 """The file that `fedraa tune` writes, with the best values of each method on validation data."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names, read_toml
 from fedraa.config.overrides import flat_table
-from fedraa.errors import InputError
+from fedraa.errors import InputError, RunWarning
 from fedraa.rundir.atomic_files import write_text
 
 TERMS_KEY = "terms"
@@ -39,6 +40,19 @@ def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, An
         tuned[name] = dict(flat_table(terms))
         check_names((term for term in tuned[name] if "." not in term), Experiment.model_fields, str(path))
     return {name: value for name, value in document.items() if name != "methods"}, tuned
+
+
+def warn_of_other_data(path: Path, used: str) -> None:
+    """Warn if the values in the file were tuned on another data set.
+
+    Args:
+        path: The file of `fedraa tune`.
+        used: The data set of the comparison: its name or its file.
+    """
+    dataset = read_tuned_about(path)[0].get("dataset")
+    if dataset is not None and Path(str(dataset)).name != Path(used).name:
+        problem = f"its values were tuned on {dataset}, but this comparison uses {used}; tune the methods on {used}"
+        warnings.warn(f"tuned: {path}: {problem}", RunWarning, stacklevel=2)
 
 
 def write_tuned(path: Path, about: Mapping[str, object], methods: Mapping[str, Mapping[str, Any]]) -> None:

@@ -99,7 +99,7 @@ def _tuned_values(race: Race) -> dict[str, dict[str, Any]]:
 def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
     """Read the tuned values by entrant from the file of an earlier study in the same setting.
 
-    Raises InputError if the earlier study had another data set, target, number of trials or search space.
+    Raises InputError if the earlier study had another setting, target, number of trials or search space.
     """
     about, values = read_tuned_about(path)
     for name, expected in _describe_tuning(setting).items():
@@ -116,9 +116,9 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
 
 
 def _describe_tuning(setting: Setting) -> Mapping[str, object]:
-    """Return the target, search ranges, data set and number of trials of the tuning."""
+    """Return the setting of the race, and the target, search ranges and number of trials of the tuning."""
     tried = {"target": setting.aimed_at, "lr": setting.lr, "local_steps": list(setting.lengths)}
-    return {"format": 1, "dataset": setting.title, "trials": setting.trials, "seed": TUNING_SEED, **tried}
+    return {"format": 1, "setting": setting.title, "trials": setting.trials, "seed": TUNING_SEED, **tried}
 
 
 def _values_table(values: dict[str, dict[str, Any]]) -> str:

@@ -102,7 +102,7 @@ def test_missing_or_malformed_record_is_refused(tmp_path: Path) -> None:
     [
         ("trials = 8", "trials = 30", ["trials", "30", "8"]),
         ('lr = "0.1:0.8:log"', 'lr = "0.1:2:log"', ["lr", "'0.1:2:log'", "'0.1:0.8:log'"]),
-        ("digits, half", "digits, all", ["dataset", "'digits, all", "'digits, half"]),
+        ("digits, half", "digits, all", ["setting", "'digits, all", "'digits, half"]),
         ("server_lr", "momentum", ["fedavg", "lr local_steps momentum", "lr local_steps server_lr"]),
         ('methods."fedavg"', 'methods."fedprox"', ["fedprox"]),
     ],

@@ -81,6 +81,8 @@ def net(*last: nn.Module, outputs: int = 3) -> nn.Module:
         ({"y": np.array([0, 1, 3])[Y], "classes": 4}, ["label 2, .*without gaps"]),
         ({"y": np.arange(60) % 9 * 2, "classes": 17}, [r"label 1, 3, 5, 7, 9, \.\.\., "]),
         ({"y": Y, "classes": 9}, []),
+        ({"y": np.zeros_like(Y)}, ["all training samples have the label 0, .*check the labels"]),
+        ({"y": np.full_like(Y, 2), "classes": 3}, ["all training samples have the label 2, "]),
         ({"y": Y + 10, "classes": 13}, [r"labels 10\.\.12: classes 0\.\.9 .*subtract 10 "]),
         ({"x": images(6, 8, 3)}, [r"\[6, 8, 3\].*x\.transpose\(0, 3, 1, 2\)"]),
         ({"x": images(8, 8, 1)}, [r"\[8, 8, 1\]"]),
@@ -110,7 +112,7 @@ def test_doubtful_run_gives_one_warning_and_a_good_run_none(given: dict[str, Any
     found = warnings_of(**given)
     assert len(found) == len(said), found
     for got, pattern in zip(found, said, strict=True):
-        assert pd.Series([got]).str.contains(pattern).all(), got
+        assert re.search(pattern, got), got
         assert "\n" not in got
 
 

@@ -1,6 +1,8 @@
 """Equal, paper's and tuned terms: the values of each method, errors, and the remaining differences."""
 
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -80,6 +82,27 @@ def test_tuned_terms_come_from_a_file(tmp_path: Path) -> None:
     assert tuned == {"fedavg": {"lr": 0.25, "local_steps": 9}, "my_ext:MINE": {"lr": 1e-05}}
     (fedavg,) = make_experiments(("fedavg",), (0,), Experiment(time=1.0), "tuned", tuned)
     assert (fedavg.lr, fedavg.local_steps) == (0.25, 9)
+
+
+@pytest.mark.parametrize(("tuned_on", "warned"), [("digits", False), (None, False), ("DATA/cifar10.npz", True)])
+def test_values_tuned_on_other_data_give_a_warning(tuned_on: str | None, warned: bool, tmp_path: Path) -> None:
+    path = tmp_path / "tuned.toml"
+    write_tuned(path, {} if tuned_on is None else {"dataset": tuned_on}, {"fedavg": {"terms": {"lr": 0.2}}})
+    fields: dict[str, Any] = {
+        "terms": "tuned",
+        "tuned": path,
+        "engine": "local",
+        "rounds": 1,
+        "quiet": True,
+        "out": tmp_path / "runs",
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fl.compare(["fedavg"], **fields)
+    found = [str(one.message) for one in caught if issubclass(one.category, fl.RunWarning)]
+    assert len(found) == warned
+    if warned:
+        assert f"{path}: its values were tuned on {tuned_on}, but this comparison uses digits" in found[0]
 
 
 @pytest.mark.parametrize(
