@@ -55,6 +55,7 @@ RECIPES: dict[str, Recipe] = {
         fedsam.fedsam_emnist,
         fedsam.fedsam_cifar10,
         fedsam.fedsam_cifar100,
+        fedsam.fedsam_deviation,
         fedsam.fedsam_overfit,
         fedsam.fedsam_flatness,
         fedsam.fedsam_small_clients,
