@@ -130,23 +130,6 @@ def fedsam_cifar100(scale: Scale) -> Study:
     )
 
 
-def fedsam_deviation(scale: Scale) -> Study:
-    """Compare the clients' deviations with and without the perturbation, in the setting of `fedsam_cifar10`: Table 1.
-
-    A run is cheaper than in `fedsam_cifar10`, because its deviations need many seeds: it is evaluated only at its end.
-    """
-    metrics = (CLIENT_MEAN, CLIENT_STD)
-    whole = fedsam_cifar10(scale)
-    cells = []
-    for cell in whole.cells:
-        if cell.row in ("fedavg", "fedsam", "fedcm", "mofedsam") and cell.column == "Dirichlet 0.6":
-            experiment = cell.experiment.model_copy(update={"eval_every": cell.experiment.rounds})
-            paper = {metric.name: cell.paper[metric.name] for metric in metrics}
-            cells.append(replace(cell, experiment=experiment, paper=paper))
-    title = "Deviation of the clients' accuracies, with many seeds (FedSAM, Table 1)"
-    return replace(whole, name="fedsam_deviation", title=title, cells=cells, metrics=metrics, along=None)
-
-
 def _heterogeneity_study(scale: Scale, name: str, dataset: str, tables: str, numbers: dict[str, Numbers]) -> Study:
     columns = list(SPLITS)
     if name == "fedsam_cifar10" and not scale.paper:

@@ -127,8 +127,8 @@ METRICS = (CLIENT_MEAN, CLIENT_STD)
 DIGITS = "Digits stand in for CIFAR-10 at the quick size."
 
 
-# With digits, the methods of some studies end over 90 % and within 3 points, so that no difference shows. The quick size
-# of these studies has the data of the standard size, in fewer rounds.
+# With digits, the methods of some studies end over 90 % and within 3 points, so that no difference shows. The quick
+# size of these studies has the data of the standard size, in fewer rounds.
 HARDER: dict[str, Any] = {"dataset": "cifar10-subset", "model": f"{NETWORKS}:residual_mlp", "rounds": 40}
 
 
