@@ -48,8 +48,8 @@ from benchmarks.system.chaos_kills import (
 from benchmarks.system.chaos_table import count_commits
 from benchmarks.system.faults import PUSH, lose_messages
 from benchmarks.system.killing import KillAt, Killed
-from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.rows import add_row, read_rows
+from benchmarks.system.option_checks import refuse_unknown_names
+from benchmarks.system.rows import add_row, open_table, read_rows
 from benchmarks.system.warm_workers import PooledExecutor, WorkerPool
 from fedraa.api import run
 from fedraa.callbacks.callback_list import CallbackList
@@ -57,7 +57,7 @@ from fedraa.cli.console import print_line
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
-from fedraa.errors import Unwritable
+from fedraa.errors import RunFailed, Unwritable
 from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
 
@@ -115,7 +115,8 @@ def main(
     refuse_unknown_names("methods", methods, CHOSEN)
     refuse_unknown_names("cells", cells, CELLS)
     keys = [(number, cell, method) for number in range(runs) for cell in cells for method in methods]
-    present = {(row.number, row.cell, row.method) for row in read_rows(out, Row)}
+    rows = open_table(out, ("number", "cell", "method"))
+    present = {(int(row["number"]), row["cell"], row["method"]) for row in rows}
     for has_messages in (False, True):
         pending = [key for key in keys if key not in present and (MESSAGES in key[1]) == has_messages]
         for start in range(0, len(pending), RUNS_PER_CLUSTER):
@@ -134,7 +135,7 @@ def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool
         process.start()
     process.join()
     if process.exitcode:
-        raise ChildProcessError(f"the process of {len(keys)} runs ended with exit code {process.exitcode}")
+        raise RunFailed("chaos", f"the process of {len(keys)} runs ended with exit code {process.exitcode}")
 
 
 @contextmanager
