@@ -34,6 +34,8 @@ from fedraa.settings.resolve import resolve_method
 from fedraa.tuning.processes import explain_interruption, open_processes
 
 SEEDS = (0, 1, 2)
+# The folder of the files that describe devices.
+FLEETS = Path(__file__).parents[1] / "fleets"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ that its log may also have lines about faults. The kinds of faults:
 """
 
 import logging
-import os
 import threading
 import time
 import zlib
@@ -30,6 +29,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from actors.cluster.environment import set_variables
 from actors.cluster.own_cluster import own_cluster
 from actors.pool.handles import HangDetector
 from actors.pool.liveness import Heartbeat
@@ -130,23 +130,12 @@ def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool
     Runs with and without lost messages need separate processes, because a process can set Ray's percentage of lost
     messages only once.
     """
-    with _variables(lose_messages(LOST_PERCENT, PUSH) if has_messages else {}):
+    with set_variables(lose_messages(LOST_PERCENT, PUSH) if has_messages else {}):
         process = get_context("spawn").Process(target=make_rows, args=(keys, out))
         process.start()
     process.join()
     if process.exitcode:
         raise RunFailed("chaos", f"the process of {len(keys)} runs ended with exit code {process.exitcode}")
-
-
-@contextmanager
-def _variables(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for child processes during the `with` block."""
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            del os.environ[name]
 
 
 def make_rows(keys: Iterable[tuple[int, str, str]], out: Path) -> None:
