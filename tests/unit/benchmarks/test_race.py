@@ -244,6 +244,8 @@ def test_unknown_or_repeated_arguments_are_refused(tmp_path: Path) -> None:
         ((field, values),) = chosen.items()
         with refuses(field, got=values):
             run_study("race", RunOptions(quick=True, out=tmp_path, **chosen))
+    with refuses("seeds", "digits", ROUNDS):
+        run_study("race", RunOptions(quick=True, methods=(OURS,), parts=("tuned", "long"), out=tmp_path))
     with refuses("methods", "fed-quilt, ", got="fedmagic"):
         run_study("race", RunOptions(quick=True, methods=("fedmagic",), out=tmp_path))
     with refuses("study", got="raa_beta"):
