@@ -43,8 +43,8 @@ def run_race(options: RunOptions) -> None:
         races.append(Race(setting, options.out / "race", data_dir, seeds, options.jobs or 1, values, recorded))
     for one_race in races:
         _check_tuned_values(one_race, "extend" if options.extend else "tuned")
-        _check_recorded(one_race, entrants, parts)
         _check_long(one_race, entrants, parts, asked=bool(options.parts) and not set(parts).isdisjoint(LONG))
+        _check_recorded(one_race, entrants, parts)
     command = _command_line(settings, options)
     for one_race in races:
         able = [entrant for entrant in entrants if (one_race.setting.name, entrant.name) not in refused]
