@@ -34,6 +34,8 @@ def call_in_child(
 ) -> Any:
     """Call a function in a new Python process, and return its result, converted to JSON and back.
 
+    An interruption kills the process with all its descendants.
+
     Args:
         function: A function of a module.
         args: Numbers, texts and tuples of them.
@@ -41,10 +43,12 @@ def call_in_child(
     """
     code = f"import json; from {function.__module__} import {function.__name__} as function; "
     code += f"print(json.dumps(function(*{args!r})))"
-    child = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **variables}, check=True, stdout=subprocess.PIPE, text=True
-    )
-    return json.loads(child.stdout.splitlines()[-1])
+    command = [sys.executable, "-c", code]
+    with start_tree(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True) as child:
+        output: str = child.communicate()[0]
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, command)
+    return json.loads(output.splitlines()[-1])
 
 
 @contextmanager

@@ -1,7 +1,10 @@
 """Mistakes in the arguments of `python -m benchmarks` are refused before anything runs."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from refusals import refuses
@@ -56,4 +59,18 @@ def test_failed_process_of_a_command_is_reported_in_one_sentence(monkeypatch: py
     monkeypatch.setitem(COMMANDS, "list", fail)
     monkeypatch.setattr(sys, "argv", ["benchmarks", "list"])
     with refuses("process", "exit code 3", error=RunFailed):
+        main()
+
+
+def test_sigterm_interrupts_a_command_so_that_its_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    def terminate() -> None:
+        """Send SIGTERM to this process."""
+        # The default handler would end pytest.
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+    monkeypatch.setitem(COMMANDS, "list", terminate)
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "list"])
+    with pytest.raises(KeyboardInterrupt):
         main()
