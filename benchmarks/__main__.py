@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from subprocess import CalledProcessError
 
 import tyro
 
@@ -30,8 +31,9 @@ from benchmarks.system import (
     tasks,
     throughput,
 )
-from fedraa.cli.exit_code import exit_code
+from fedraa.cli.exit_code import exit_code, interrupt_on_sigterm
 from fedraa.cli.parse import errors_as_sentences
+from fedraa.errors import RunFailed
 
 PROGRAM = "python -m benchmarks"
 COMMANDS: dict[str, Callable[..., object]] = {
@@ -67,8 +69,13 @@ FLAGS = COMMANDS | {"run": RunOptions}
 
 def main() -> None:
     """Run the command in the arguments of this process."""
-    with errors_as_sentences(PROGRAM, FLAGS, sys.argv[1:]):
-        tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=PROGRAM, description=__doc__)
+    try:
+        # A SIGTERM also ends the processes that a command has started.
+        with interrupt_on_sigterm(), errors_as_sentences(PROGRAM, FLAGS, sys.argv[1:]):
+            tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=PROGRAM, description=__doc__)
+    except CalledProcessError as error:
+        problem = f"it ended with exit code {error.returncode}: {' '.join(map(str, error.cmd))}"
+        raise RunFailed("process", problem, hint="its output is above") from None
 
 
 if __name__ == "__main__":

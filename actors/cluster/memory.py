@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from actors.cluster.environment import set_variables
+
 TUNABLES = "GLIBC_TUNABLES"
 # mmap_threshold: by default glibc keeps freed blocks of up to 32 MB. Blocks above this threshold return to the system.
 # trim_threshold: by default glibc returns the free end of the heap above 128 kB, which the kernel must clear again.
@@ -26,11 +28,8 @@ def return_freed_memory() -> Iterator[None]:
     if TUNABLES in os.environ or not _has_huge_pages():
         yield
         return
-    os.environ[TUNABLES] = MALLOC_SETTINGS
-    try:
+    with set_variables({TUNABLES: MALLOC_SETTINGS}):
         yield
-    finally:
-        del os.environ[TUNABLES]
 
 
 def _has_huge_pages() -> bool:

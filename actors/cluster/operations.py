@@ -1,6 +1,5 @@
 """Commands that list, stop and fetch the runs of a cluster. They find a run by the name of its server actor."""
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from actors.cluster.run_dir_sync import RunDirSync, write_all
 from fedraa.callbacks import Progress
 from fedraa.errors import InputError, RunFailed, read_failure
 from fedraa.rundir.file_names import CONFIG
+from fedraa.rundir.reserved_directory import refuse_used
 
 NAMESPACE = "fedraa"
 HEAD_RESOURCE = "node:__internal_head__"
@@ -87,8 +87,7 @@ def fetch_run(run: Path, node: str | None, address: str, out: Path) -> None:
         InputError: The node does not exist, its directory is not a run or cannot be read, or `out` is not empty.
         RunFailed: The node was lost.
     """
-    if out.exists() and (out.is_file() or os.listdir(out)):
-        raise InputError("out", f"{out} is not empty", hint="choose a directory that is new or empty")
+    refuse_used(out)
     join_cluster(address)
     try:
         on_node = NodeAffinitySchedulingStrategy(find_node(node or HEAD_RESOURCE, "node")["NodeID"], soft=False)

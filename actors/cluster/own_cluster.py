@@ -16,6 +16,7 @@ from pathlib import Path
 
 import ray
 
+from actors.cluster.environment import set_variables
 from actors.cluster.exit_message import explain_exit
 from actors.cluster.memory import return_freed_memory
 from actors.cluster.own_folder import is_own, own_folder
@@ -197,10 +198,9 @@ def _own_token() -> Iterator[None]:
     if {TOKEN, f"{TOKEN}_PATH"} & os.environ.keys() or os.environ.get(MODE, "").lower() == "disabled":
         yield
         return
-    os.environ[TOKEN] = secrets.token_hex(32)
-    reset_token()
     try:
-        yield
+        with set_variables({TOKEN: secrets.token_hex(32)}):
+            reset_token()
+            yield
     finally:
-        del os.environ[TOKEN]
         reset_token()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ray import cloudpickle
 
 from actors.cluster.attach import PACKAGES
+from actors.cluster.environment import set_variables
 from fedraa.errors import InputError, short_text
 
 if TYPE_CHECKING:
@@ -83,17 +84,10 @@ def carry_by_value(parts: Iterable[object]) -> None:
 @contextmanager
 def share_import_paths() -> Iterator[None]:
     """Set PYTHONPATH in the block, so that child processes find the user's modules."""
-    before = os.environ.get(PATH)
     folders = [Path(entry).resolve() for entry in sys.path]
     of_user = [str(folder) for folder in folders if folder.is_dir() and not _is_installed(folder)]
-    os.environ[PATH] = os.pathsep.join(dict.fromkeys(of_user))
-    try:
+    with set_variables({PATH: os.pathsep.join(dict.fromkeys(of_user))}):
         yield
-    finally:
-        if before is None:
-            del os.environ[PATH]
-        else:
-            os.environ[PATH] = before
 
 
 class _Finder(cloudpickle.CloudPickler):

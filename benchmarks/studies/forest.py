@@ -61,7 +61,7 @@ def draw_rows(axes: Axes, rows: Sequence[Row], *, ratio: bool) -> None:
         rows: The claims, each with the comparison that supports it least.
         ratio: True if the advantages are ratios, False if they are differences.
     """
-    least = float(ratio)
+    equality = float(ratio)
     low_limit, high_limit = (1 / WIDEST_RATIO, WIDEST_RATIO) if ratio else (-WIDEST_DIFFERENCE, WIDEST_DIFFERENCE)
 
     def clip(value: float) -> float:
@@ -70,7 +70,7 @@ def draw_rows(axes: Axes, rows: Sequence[Row], *, ratio: bool) -> None:
     if ratio:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}×")
-    axes.axvline(least, color="0.6", linewidth=0.8)
+    axes.axvline(equality, color="0.6", linewidth=0.8)
     for place, (_, comparison) in enumerate(rows):
         axes.plot([clip(comparison.low), clip(comparison.high)], [place, place], color=OURS, linewidth=1.5)
         if not math.isnan(comparison.mean):

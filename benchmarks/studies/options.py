@@ -23,7 +23,7 @@ class RunOptions:
         data_dir: The folder of the datasets.
         out: The folder of the runs and the results.
         seeds: The seeds of every cell of the table (default: the seeds of the study).
-        jobs: The number of runs at the same time (default: one per core).
+        jobs: The number of runs at the same time (default: one per core, for the study `race` 1).
         terms: The source of all hyperparameters, as in `fedraa compare` (default: those of the study).
         tuned: The file of tuned values, if `terms` is tuned: `fedraa tune` wrote it. For the study `race`, the tuned
             values of an earlier study.

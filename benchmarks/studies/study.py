@@ -9,11 +9,11 @@ import gc
 import hashlib
 import json
 import math
-import multiprocessing
 import re
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -31,9 +31,11 @@ from fedraa.rundir.file_names import CONFIG, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.run_lock import lock_directory
 from fedraa.settings.resolve import resolve_method
-from fedraa.tuning.work import end_with_parent
+from fedraa.tuning.processes import explain_interruption, open_processes
 
 SEEDS = (0, 1, 2)
+# The folder of the files that describe devices.
+FLEETS = Path(__file__).parents[1] / "fleets"
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,14 @@ def execute_study(
         wanted: Selects cells and seeds (default: all).
 
     Raises InputError if an experiment is invalid, another process executes the study in `out`, or every run failed.
+    Raises Interrupted after Ctrl-C, and RunFailed if a process of a run was killed.
     """
     for cell in study.cells:
         resolve_method(cell.experiment)
     places = [(cell, seed) for seed, cell in product(study.seeds, study.cells) if wanted(cell, seed)]
     runs = {seed_experiment(cell, seed, out): (cell, seed) for cell, seed in places}
     # Without the lock, a second process would repeat the same runs.
-    with lock_directory(out, "running this study"):
+    with lock_directory(out, "running this study"), explain_interruption("run"):
         done = {
             planned: Finished(*runs[planned], _run_directory(planned), None) for planned in runs if has_ended(planned)
         }
@@ -241,15 +244,15 @@ def _run_all(experiments: Sequence[Experiment], jobs: int) -> Iterator[tuple[Exp
         for experiment in experiments:
             yield experiment, _run_one(experiment)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_prepare_process) as executor:
-        futures = {executor.submit(_run_one, experiment): experiment for experiment in experiments}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BaseException:
-            executor.shutdown(cancel_futures=True)
-            raise
+    waiting = deque(experiments)
+    running: dict[Future[str | None], Experiment] = {}
+    with open_processes(jobs, _freeze_modules) as submit:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                experiment = waiting.popleft()
+                running[submit(_run_one, experiment)] = experiment
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
 
 
 def _run_one(experiment: Experiment) -> str | None:
@@ -271,8 +274,7 @@ def _run_one(experiment: Experiment) -> str | None:
     return None
 
 
-def _prepare_process() -> None:
-    """Exclude imported modules from garbage collection. Let this process end when the study's process ends."""
+def _freeze_modules() -> None:
+    """Exclude imported modules from garbage collection."""
     gc.collect()
     gc.freeze()
-    end_with_parent()

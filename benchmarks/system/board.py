@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import urlopen
 
+from benchmarks.system.option_checks import refuse_below
 from benchmarks.system.processes import start_tree
 from fedraa.api import run
 from fedraa.cli.console import print_line
@@ -37,6 +38,9 @@ def main(runs: int = RUNS, events: int = EVENTS_EACH) -> None:
         runs: The number of runs.
         events: The number of events of each run.
     """
+    refuse_below(1, runs=runs)
+    # The third event of a run is its first evaluation, for which the measurement waits.
+    refuse_below(3, events=events)
     with TemporaryDirectory() as folder:
         for name, value in measure_board(Path(folder), runs, events).items():
             print_line(f"{name:<50}{value:.3g}")

@@ -13,7 +13,6 @@ that its log may also have lines about faults. The kinds of faults:
 """
 
 import logging
-import os
 import threading
 import time
 import zlib
@@ -30,6 +29,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from actors.cluster.environment import set_variables
 from actors.cluster.own_cluster import own_cluster
 from actors.pool.handles import HangDetector
 from actors.pool.liveness import Heartbeat
@@ -48,8 +48,8 @@ from benchmarks.system.chaos_kills import (
 from benchmarks.system.chaos_table import count_commits
 from benchmarks.system.faults import PUSH, lose_messages
 from benchmarks.system.killing import KillAt, Killed
-from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.rows import add_row, read_rows
+from benchmarks.system.option_checks import refuse_unknown_names
+from benchmarks.system.rows import add_row, open_table, read_rows
 from benchmarks.system.warm_workers import PooledExecutor, WorkerPool
 from fedraa.api import run
 from fedraa.callbacks.callback_list import CallbackList
@@ -57,7 +57,7 @@ from fedraa.cli.console import print_line
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
 from fedraa.engine.session import RunSession
-from fedraa.errors import Unwritable
+from fedraa.errors import RunFailed, Unwritable
 from fedraa.rundir.file_names import SUMMARY
 from fedraa.rundir.history import History
 
@@ -115,7 +115,8 @@ def main(
     refuse_unknown_names("methods", methods, CHOSEN)
     refuse_unknown_names("cells", cells, CELLS)
     keys = [(number, cell, method) for number in range(runs) for cell in cells for method in methods]
-    present = {(row.number, row.cell, row.method) for row in read_rows(out, Row)}
+    rows = open_table(out, ("number", "cell", "method"))
+    present = {(int(row["number"]), row["cell"], row["method"]) for row in rows}
     for has_messages in (False, True):
         pending = [key for key in keys if key not in present and (MESSAGES in key[1]) == has_messages]
         for start in range(0, len(pending), RUNS_PER_CLUSTER):
@@ -129,23 +130,12 @@ def _make_rows_in_child(keys: Sequence[tuple[int, str, str]], has_messages: bool
     Runs with and without lost messages need separate processes, because a process can set Ray's percentage of lost
     messages only once.
     """
-    with _variables(lose_messages(LOST_PERCENT, PUSH) if has_messages else {}):
+    with set_variables(lose_messages(LOST_PERCENT, PUSH) if has_messages else {}):
         process = get_context("spawn").Process(target=make_rows, args=(keys, out))
         process.start()
     process.join()
     if process.exitcode:
-        raise ChildProcessError(f"the process of {len(keys)} runs ended with exit code {process.exitcode}")
-
-
-@contextmanager
-def _variables(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables for child processes during the `with` block."""
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            del os.environ[name]
+        raise RunFailed("chaos", f"the process of {len(keys)} runs ended with exit code {process.exitcode}")
 
 
 def make_rows(keys: Iterable[tuple[int, str, str]], out: Path) -> None:

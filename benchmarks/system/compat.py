@@ -28,8 +28,8 @@ from benchmarks.system.compat_checks import (
     run_flower,
     start_head,
 )
-from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.rows import read_table, write_table
+from benchmarks.system.option_checks import refuse_unknown_names
+from benchmarks.system.rows import open_table, read_table, write_table
 from fedraa.cli.console import print_line
 from fedraa.errors import InputError
 
@@ -79,10 +79,12 @@ def main(only: tuple[str, ...] = (), folder: Path = FOLDER, out: Path = RESULTS)
         folder: The folder of the virtual environments and of their runs.
         out: The table.
     """
+    if only:
+        refuse_unknown_names("only", only, COMBINATIONS)
+    open_table(out, COLUMNS)
+    rows = read_combinations(out)
     if shutil.which("uv") is None:
         raise InputError("uv", "it is not installed", hint="install it with: pip install uv")
-    refuse_unknown_names("only", only, COMBINATIONS)
-    rows = read_combinations(out)
     names = only or tuple(name for name in COMBINATIONS if name not in rows)
     for number, name in enumerate(names, start=1):
         print_line(f"{number} of {len(names)}: {name}")

@@ -21,26 +21,43 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Literal
 
 import torch
 from rich.console import Console
 
 from benchmarks.system import convolution_cost
 from benchmarks.system.convolution_cases import Case, all_cases, quick_cases
-from benchmarks.system.rows import read_table, write_table
-from fedraa.errors import InputError
+from benchmarks.system.option_checks import refuse_below
+from benchmarks.system.rows import open_table, write_table
+from fedraa.errors import RunFailed
 
 RESULTS = Path(__file__).parents[1] / "results" / "convolutions.csv"
 HEAP_CHECKS = {"MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165", "OMP_NUM_THREADS": "1"}
 # glibc 2.34 and later check the heap only if this library is loaded.
 HEAP_LIBRARY = "libc_malloc_debug.so.0"
 CASES_PER_LINE = 40
+# oneDNN ignores other values of ONEDNN_MAX_CPU_ISA.
+Isa = Literal[
+    "DEFAULT",
+    "SSE41",
+    "AVX",
+    "AVX2",
+    "AVX2_VNNI",
+    "AVX2_VNNI_2",
+    "AVX512_CORE",
+    "AVX512_CORE_VNNI",
+    "AVX512_CORE_BF16",
+    "AVX512_CORE_FP16",
+    "AVX512_CORE_AMX",
+    "AVX512_CORE_AMX_FP16",
+]
 NAMES = tuple(field.name for field in fields(Case))
 COLUMNS = ("cpu", "isa", "torch", "onednn", "protected", *NAMES, "result")
 
 
 def main(
-    isa: str = "DEFAULT",
+    isa: Isa = "DEFAULT",
     protect: bool = False,
     quick: bool = False,
     cost: bool = False,
@@ -60,14 +77,11 @@ def main(
     if cost:
         convolution_cost.main(isa=isa, quick=quick)
         return
-    if sampled < 0:
-        raise InputError("sampled", got=sampled, expected="0 or more")
-    if not out.parent.is_dir():
-        raise InputError("out", f"there is no folder {out.parent}", hint="make this folder, or choose another")
+    refuse_below(0, sampled=sampled)
+    rows = [] if quick else open_table(out, COLUMNS)
     console = Console()
     setting = describe_setting(isa, protect=protect)
     cases = quick_cases() if quick else all_cases(sampled)
-    rows = [] if quick else read_table(out)
     known = {row_key(row) for row in rows}
     left = [case for case in cases if row_key(as_row(setting, case, "")) not in known]
     for start in range(0, len(left), CASES_PER_LINE):
@@ -101,7 +115,7 @@ def run_cases(cases: Sequence[Case], *, isa: str, protect: bool) -> list[str]:
         text=True,
     )
     if child.returncode != 0:
-        raise RuntimeError(f"the search stopped: {child.stderr.strip()[-2000:]}")
+        raise RunFailed("convolutions", f"the search stopped: {child.stderr.strip()[-2000:]}")
     return child.stdout.splitlines()
 
 

@@ -18,8 +18,8 @@ from rich.console import Console
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
-from benchmarks.system.rows import read_table, write_table
+from benchmarks.system.option_checks import refuse_below, refuse_unknown_names
+from benchmarks.system.rows import open_table, write_table
 from fedraa.models.build import build_model
 from fedraa.submodels import IndexSet, Traced, measure_cost, take_prefix
 from fedraa.submodels.tracing.recorder import iterate_tensors
@@ -127,14 +127,14 @@ def main(models: tuple[str, ...] = tuple(MODELS), repeats: int = 9, out: Path = 
         out: The table.
     """
     refuse_unknown_names("models", models, MODELS)
-    refuse_below_one("repeats", repeats)
+    refuse_below(1, repeats=repeats)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    lines: dict[str, dict[str, object]] = {line["model"]: dict(line) for line in read_table(out)}
+    rows = open_table(out, ("model", "full_step_seconds"))
+    lines: dict[str, dict[str, object]] = {row["model"]: dict(row) for row in rows}
     for name in models:
         lines[name] = compare_steps(name, repeats)
         Console().print(lines[name])
     table = list(lines.values())
-    out.parent.mkdir(exist_ok=True)
     write_table(out, list(table[0]), table)
     return table

@@ -28,8 +28,8 @@ from rich.console import Console
 
 from benchmarks.system.cut_check import check_cut, grouped_share, random_cut
 from benchmarks.system.cut_zoo import LIBRARIES, build_zoo_model, list_models
-from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.rows import read_table, write_table
+from benchmarks.system.option_checks import refuse_unknown_names
+from benchmarks.system.rows import open_table, write_table
 from fedraa.data.tree import Tree
 from fedraa.submodels import IndexSet, Traced, measure_cost, trace_module
 
@@ -129,7 +129,7 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
     refuse_unknown_names("libraries", libraries, LIBRARIES)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    rows: dict[str, Row] = {line["model"]: dict(line) for line in read_table(out)}
+    rows: dict[str, Row] = {line["model"]: dict(line) for line in open_table(out, COLUMNS)}
     names = list(only)
     if not names:
         for library in libraries:
@@ -137,7 +137,6 @@ def main(only: tuple[str, ...] = (), libraries: tuple[str, ...] = tuple(LIBRARIE
     for name in names:
         rows[name] = survey_model(name)
         Console().print(name, rows[name]["verdict"], rows[name].get("share_in_groups", rows[name]["reason"]))
-        out.parent.mkdir(exist_ok=True)
         write_table(out, COLUMNS, rows.values())
         gc.collect()
     for line in summarise_libraries(rows):

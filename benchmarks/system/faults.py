@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks.system.chaos_table import lost_and_doubled
 from benchmarks.system.compat_checks import Environment, start_head
-from benchmarks.system.known_names import refuse_unknown_names
+from benchmarks.system.option_checks import refuse_unknown_names
 from benchmarks.system.processes import start_tree
 from benchmarks.system.rows import add_missing_rows, read_rows
 from fedraa.api import run
@@ -140,6 +140,7 @@ def main(
         out: The CSV file to which rows are added.
     """
     refuse_unknown_names("faults", faults, FAULTS)
+    refuse_unknown_names("engines", engines, get_args(Engine))
     with TemporaryDirectory(prefix="fedraa-faults-") as name:
         undisturbed = make_undisturbed_run(Path(name), UPDATES)
         cases = [(fault, engine, number) for number, fault, engine in product(range(runs), faults, engines)]

@@ -24,8 +24,8 @@ from rich.console import Console
 from actors.cluster.placement import gpu_share
 from actors.pool.executor import RayExecutor
 from benchmarks.system.gpu_work import LR, WORKLOADS, BareLoop, Workload, time_pfl
-from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.rows import print_rows, write_table
+from benchmarks.system.option_checks import refuse_below, refuse_unknown_names
+from benchmarks.system.rows import open_table, print_rows, write_table
 from benchmarks.system.throughput import start_cluster
 from benchmarks.system.trials import CORES
 from fedraa.callbacks import Callback, Progress
@@ -63,11 +63,15 @@ def main(
         device: The device.
         workloads: The names of the workloads.
         stacks: The numbers of tasks that are trained in one batched computation, at most the tasks of a round.
-        workers: The numbers of workers on Ray.
+        workers: The numbers of workers on Ray; none to skip Ray.
         tests: Run the tests marked `cuda` first, if the device is a GPU.
         out: The CSV file to write.
     """
     refuse_unknown_names("workloads", workloads, WORKLOADS)
+    refuse_below(1, stacks=stacks)
+    if workers:
+        refuse_below(1, workers=workers)
+    open_table(out, ("workload", "system"))
     chosen = choose_device(device)
     failed = tests and chosen == "cuda" and not run_tests()
     rows: list[dict[str, str]] = []

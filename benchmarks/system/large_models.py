@@ -15,8 +15,6 @@ during an update or the end of a round, the peak of a worker, and a checkpoint.
 
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,9 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
-from benchmarks.system.rows import read_table, write_table
+from benchmarks.system.option_checks import refuse_below, refuse_unknown_names
+from benchmarks.system.processes import call_in_child
+from benchmarks.system.rows import open_table, write_table
 from benchmarks.system.trials import synthetic_dataset
+from fedraa.cli.console import print_line
 from fedraa.client.trainer import Work
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
@@ -86,19 +86,16 @@ def main(
         out: The CSV file.
     """
     refuse_unknown_names("methods", methods, METHODS)
-    refuse_below_one("repeats", repeats)
-    lines = {line["method"]: line for line in read_table(out)}
+    refuse_below(1, hidden=hidden, repeats=repeats)
+    lines = {line["method"]: line for line in open_table(out, ("method", "megabytes"))}
     for method in methods:
-        code = f"from benchmarks.system.large_models import {measure_method.__name__} as measure; "
-        code += f"measure({method!r}, {hidden!r}, {repeats})"
-        child = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
-        lines[method] = json.loads(child.stdout.splitlines()[-1])
-        sys.stdout.write(child.stdout)
+        lines[method] = call_in_child(measure_method, method, hidden, repeats)
+        print_line(json.dumps(lines[method]))
         write_table(out, list(lines[method]), (lines[name] for name in METHODS if name in lines))
 
 
-def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
-    """Measure a method, and print its table row as JSON.
+def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> dict[str, object]:
+    """Measure a method, and return its table row.
 
     Args:
         method: The name of the method.
@@ -115,7 +112,7 @@ def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
     update = max(one.update for one in within + ends)
     ratio = median(one.ratio for one in within)
     cpu_ratio = median(one.cpu_ratio for one in within)
-    line = {
+    return {
         "method": method,
         "megabytes": round(model / 1e6, 1),
         "cores": count_cores(),
@@ -139,7 +136,6 @@ def measure_method(method: str, hidden: tuple[int, ...], repeats: int) -> None:
         **measure_saving(server, model),
         "worker_peak": round(measure_worker(spec) / model, 2),
     }
-    sys.stdout.write(json.dumps(line) + "\n")
 
 
 def _rounded_median(values: Sequence[float]) -> float | str:

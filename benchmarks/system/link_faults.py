@@ -23,11 +23,11 @@ from rich.table import Table
 
 from benchmarks.system.chaos_table import lost_and_doubled
 from benchmarks.system.faults import FLAGS, MAX_COMMANDS, RESUME, make_undisturbed_run
-from benchmarks.system.known_names import refuse_unknown_names
+from benchmarks.system.option_checks import refuse_unknown_names
 from benchmarks.system.processes import start_tree
 from benchmarks.system.rows import add_missing_rows, read_rows
 from benchmarks.system.two_hosts import Host, Link, two_hosts
-from fedraa.errors import InputError
+from fedraa.errors import InputError, RunFailed
 from fedraa.rundir.file_names import EVENTS, SUMMARY
 from fedraa.rundir.history import History
 
@@ -98,10 +98,10 @@ def main(
         servers: The hosts of the server: near, far, or both.
         out: The CSV file to which rows are added.
     """
-    if os.geteuid():
-        raise InputError("link_faults", "it makes network namespaces", hint="run it as root")
     refuse_unknown_names("faults", faults, FAULTS)
     refuse_unknown_names("servers", servers, SERVERS)
+    if os.geteuid():
+        raise InputError("link_faults", "it makes network namespaces", hint="run it as root")
     with TemporaryDirectory(prefix="fedraa-link-") as name:
         undisturbed = make_undisturbed_run(Path(name), UPDATES)
         cases = [(fault, server, number) for number, fault, server in product(range(runs), faults, servers)]
@@ -254,12 +254,13 @@ def _count_commits(out: Path) -> int:
 def _await(happened: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
     """Wait until `happened()` is true.
 
-    Raises TimeoutError after `START_S` seconds, or if the process ends earlier.
+    Raises RunFailed after `START_S` seconds, or if the process ends earlier.
     """
     give_up = time.monotonic() + START_S
     while not happened():
         if process.poll() is not None or time.monotonic() > give_up:
-            raise TimeoutError(f"the command ended with {process.poll()}, or took over {START_S:g} s: {process.args!r}")
+            problem = f"the command ended with {process.poll()}, or took over {START_S:g} s: {process.args!r}"
+            raise RunFailed("link_faults", problem)
         time.sleep(POLL_INTERVAL_S)
 
 

@@ -7,10 +7,7 @@ speeds of devices are log-normal, and each device is available for a third of th
 without Ray, so the memory of the process is the memory of the run.
 """
 
-import json
 import resource
-import subprocess
-import sys
 import time
 from itertools import product
 from pathlib import Path
@@ -19,20 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
+from benchmarks.system.option_checks import refuse_below, refuse_unknown_names
+from benchmarks.system.processes import call_in_child
+from benchmarks.system.rows import open_table, write_table
 from fedraa.api import run
 from fedraa.callbacks import Callback
+from fedraa.cli.console import print_line
 from fedraa.data import FederatedDataset
-from fedraa.rundir.atomic_files import replace_file
 
 RESULTS = Path(__file__).parents[1] / "results" / "million.csv"
 CLIENTS = (1_000, 1_000_000)
 SAMPLES, FEATURES, CLASSES = 20, 32, 10
+# The number of clients that train at the same time.
+COHORT = 100
 RUNS: dict[str, dict[str, Any]] = {
-    "fed-raa": {"updates": 1500, "concurrency": 100},
-    "fedbuff": {"updates": 150, "concurrency": 100},
-    "fedavg": {"rounds": 15, "participation": "sample:100"},
-    "scaffold": {"rounds": 15, "participation": "sample:100"},
+    "fed-raa": {"updates": 1500, "concurrency": COHORT},
+    "fedbuff": {"updates": 150, "concurrency": COHORT},
+    "fedavg": {"rounds": 15, "participation": f"sample:{COHORT}"},
+    "scaffold": {"rounds": 15, "participation": f"sample:{COHORT}"},
 }
 CENTRES = np.random.default_rng(0).standard_normal((CLASSES, FEATURES)).astype(np.float32)
 
@@ -113,23 +114,20 @@ def main(
         out: The CSV file.
     """
     refuse_unknown_names("methods", methods, RUNS)
-    refuse_below_one("repeats", repeats)
+    refuse_below(COHORT, clients=clients)
+    refuse_below(1, repeats=repeats)
+    open_table(out, ("method", "clients"))
     rows = []
     for method in methods:
         results: dict[int, list[dict[str, Any]]] = {count: [] for count in clients}
         for _, count in product(range(repeats), clients):
-            code = f"from benchmarks.system.million import {measure_run.__name__} as measure; "
-            code += f"import json; print(json.dumps(measure({method!r}, {count})))"
-            child = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, text=True)
-            results[count].append(json.loads(child.stdout.splitlines()[-1]))
+            results[count].append(call_in_child(measure_run, method, count))
         for of_count in results.values():
             row = {name: min(one[name] for one in of_count) for name in of_count[0]}
             row["peak_gb"] = max(one["peak_gb"] for one in of_count)
-            rows.append(row)
-            sys.stdout.write(" ".join(f"{name} {_format_value(value)}" for name, value in row.items()) + "\n")
-    with replace_file(out) as stream:
-        lines = [",".join(rows[0]), *(",".join(_format_value(value) for value in row.values()) for row in rows)]
-        stream.write(("\n".join(lines) + "\n").encode())
+            rows.append({name: _format_value(value) for name, value in row.items()})
+            print_line(" ".join(f"{name} {value}" for name, value in rows[-1].items()))
+    write_table(out, list(rows[0]), rows)
 
 
 def _format_value(value: object) -> str:

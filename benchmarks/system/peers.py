@@ -29,10 +29,10 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from rich.console import Console
 
-from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
+from benchmarks.system.option_checks import refuse_below, refuse_unknown_names
 from benchmarks.system.peer_programs.peer_work import Work
 from benchmarks.system.processes import list_descendants, start_tree, unique_bytes
-from benchmarks.system.rows import print_rows, read_table, write_table
+from benchmarks.system.rows import open_table, print_rows, write_table
 from fedraa.errors import RunFailed
 
 ROOT = Path(__file__).parents[2]
@@ -148,10 +148,10 @@ def main(
     """
     refuse_unknown_names("workloads", workloads, WORKLOADS)
     refuse_unknown_names("systems", systems, SYSTEMS)
-    refuse_below_one("repeats", repeats)
+    refuse_below(1, repeats=repeats)
+    rows = {(row["workload"], row["system"]): row for row in open_table(out, COLUMNS)}
     names = list(dict.fromkeys(["bare", *systems]))
     pythons = {name: find_python(SYSTEMS[name], environments) for name in names}
-    rows = read_rows(out)
     for workload in workloads:
         if WORKLOADS[workload][1].get("asynchronous"):
             able = {name: python for name, python in pythons.items() if SYSTEMS[name].asynchronous}
@@ -280,8 +280,3 @@ def watch_memory(process: subprocess.Popen[bytes], deadline: float) -> float:
 def find_version(system: System) -> str:
     """Return the version of a system's framework; empty for bare PyTorch and fedraa."""
     return system.requirements[0].partition("==")[2] if system.requirements else ""
-
-
-def read_rows(path: Path) -> dict[tuple[str, str], dict[str, str]]:
-    """Return the rows of a table by workload and system. The result is empty if the file does not exist."""
-    return {(row["workload"], row["system"]): row for row in read_table(path)}

@@ -7,12 +7,11 @@ the largest number of used bytes, for each process and for the object stores of 
 
 import os
 import secrets
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,13 +21,14 @@ from rich.table import Table
 
 from benchmarks.system.compat_checks import free_ports
 from benchmarks.system.footprint import peak_bytes
-from benchmarks.system.known_names import refuse_unknown_names
-from benchmarks.system.processes import start_tree
-from benchmarks.system.rows import add_row, read_rows
+from benchmarks.system.option_checks import refuse_below, refuse_unknown_names
+from benchmarks.system.processes import call_in_child, start_tree
+from benchmarks.system.rows import open_table, read_rows, write_table
 from benchmarks.system.trials import synthetic_dataset
 from fedraa.cli.plan_cluster import NodeNeeds
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
+from fedraa.errors import RunFailed
 
 RESULTS = Path(__file__).parents[1] / "results" / "plan_nodes.csv"
 NODES = 4
@@ -63,29 +63,30 @@ def main(methods: tuple[str, ...] = tuple(LIMITS), width: int = 4096, clients: i
         out: The CSV file.
     """
     refuse_unknown_names("methods", methods, LIMITS)
-    code = f"from benchmarks.system.plan_nodes import {measure_methods.__name__} as measure; "
-    code += f"measure({methods!r}, {width}, {clients}, {str(out)!r})"
-    out.unlink(missing_ok=True)
+    refuse_below(1, width=width, clients=clients)
+    columns = [field.name for field in fields(Row)]
+    open_table(out, columns)
     with TemporaryDirectory(prefix="fr-", dir="/tmp", ignore_cleanup_errors=True) as name:
         # The runs are in a child process, because Ray reads these variables only when a process imports it.
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "HOME": name}
-        subprocess.run([sys.executable, "-c", code], env=os.environ | token, check=True)
+        rows = call_in_child(measure_methods, methods, width, clients, variables=token)
+    write_table(out, columns, rows)
     Console().print(make_table(read_rows(out, Row)))
 
 
-def measure_methods(methods: tuple[str, ...], width: int, clients: int, out: str) -> None:
-    """Run methods on four nodes, and add rows to the table after each run.
+def measure_methods(methods: tuple[str, ...], width: int, clients: int) -> list[dict[str, object]]:
+    """Run methods on four nodes, and return the rows of the table.
 
     Args:
         methods: The methods.
         width: The number of units in each of the two hidden layers.
         clients: The number of clients.
-        out: The CSV file.
     """
+    rows: list[dict[str, object]] = []
     with _four_nodes():
         for method in methods:
-            for row in measure_method(method, width, clients):
-                add_row(Path(out), row)
+            rows += map(asdict, measure_method(method, width, clients))
+    return rows
 
 
 def measure_method(method: str, width: int, clients: int) -> list[Row]:
@@ -124,7 +125,7 @@ def _four_nodes() -> Iterator[None]:
                 node = stack.enter_context(start_tree(command, stdout=stream, stderr=stream))
             while "Ray runtime started" not in log.read_text():
                 if node.poll() is not None:
-                    raise ChildProcessError(f"node {number} did not start: {log.read_text()}")
+                    raise RunFailed("plan_nodes", f"node {number} did not start: {log.read_text()}")
                 time.sleep(POLL_INTERVAL_S)
         stack.callback(ray.shutdown)
         ray.init(address=address, log_to_driver=False)

@@ -1,10 +1,13 @@
 """Start and kill process trees, and read information about processes from Linux's /proc."""
 
+import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from types import MappingProxyType
 from typing import Any
 
 from actors.cluster.processes import PROC, read_stat_fields
@@ -24,6 +27,28 @@ def list_descendants(root: int) -> list[int]:
     for process in family:
         family += [child for child, parent in parents.items() if parent == process]
     return family[1:]
+
+
+def call_in_child(
+    function: Callable[..., object], *args: object, variables: Mapping[str, str] = MappingProxyType({})
+) -> Any:
+    """Call a function in a new Python process, and return its result, converted to JSON and back.
+
+    An interruption kills the process with all its descendants.
+
+    Args:
+        function: A function of a module.
+        args: Numbers, texts and tuples of them.
+        variables: Further environment variables.
+    """
+    code = f"import json; from {function.__module__} import {function.__name__} as function; "
+    code += f"print(json.dumps(function(*{args!r})))"
+    command = [sys.executable, "-c", code]
+    with start_tree(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True) as child:
+        output: str = child.communicate()[0]
+    if child.returncode:
+        raise subprocess.CalledProcessError(child.returncode, command)
+    return json.loads(output.splitlines()[-1])
 
 
 @contextmanager

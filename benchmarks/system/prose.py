@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.system.option_checks import refuse_below
 from fedraa.cli.console import print_line
 
 ROOT = Path(__file__).parents[2]
@@ -98,6 +99,7 @@ def main(worst: int = 0) -> None:
     Args:
         worst: The number of texts to print. The texts with the most matched phrases per word come first.
     """
+    refuse_below(0, worst=worst)
     texts = list(read_texts(ROOT))
     for name, rate in measure(ROOT, texts).items():
         mark = "  exceeded" if rate.value > rate.limit else ""

@@ -10,7 +10,9 @@ from pydantic import TypeAdapter
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.system.option_checks import refuse_missing_folder
 from fedraa.cli.console import print_line
+from fedraa.errors import InputError
 
 RowT = TypeVar("RowT")
 
@@ -36,7 +38,7 @@ def add_missing_rows(
         cases: The values of these columns, in the same order.
         make_row: Returns the row of a case, a dataclass object. Its arguments are the values of the case.
     """
-    present = {tuple(row[column] for column in columns) for row in read_table(out)}
+    present = {tuple(row[column] for column in columns) for row in open_table(out, columns)}
     for case in cases:
         if tuple(map(str, case)) not in present:
             row = make_row(*case)
@@ -48,6 +50,19 @@ def read_rows(out: Path, kind: type[RowT]) -> list[RowT]:
     """Read the rows of a CSV file as objects of the dataclass `kind`; empty if there is no file."""
     adapter = TypeAdapter(kind)
     return [adapter.validate_python(texts) for texts in read_table(out)]
+
+
+def open_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """Return the rows of the table that a measurement continues or replaces; empty if there is no file.
+
+    Raises InputError if the file lacks one of the columns, or if its folder does not exist.
+    """
+    refuse_missing_folder(path)
+    rows = read_table(path)
+    if rows and not rows[0].keys() >= set(columns):
+        expected = f"a table with the columns {', '.join(columns)}, or a new file"
+        raise InputError("out", "the file has other content", got=path, expected=expected)
+    return rows
 
 
 def read_table(path: Path) -> list[dict[str, str]]:

@@ -13,15 +13,15 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch.nn import functional as F
 
 from benchmarks.system.bare import build_mlp
 from benchmarks.system.gpu import open_executor
-from benchmarks.system.known_names import refuse_below_one
-from benchmarks.system.rows import print_rows, write_table
+from benchmarks.system.option_checks import refuse_below, refuse_unknown_names
+from benchmarks.system.rows import open_table, print_rows, write_table
 from benchmarks.system.throughput import start_cluster
 from benchmarks.system.trials import CORES, cpu_seconds_of_all, synthetic_dataset
 from fedraa.callbacks import Callback, Progress
@@ -52,7 +52,9 @@ def main(
         rounds: The number of measured rounds.
         out: The CSV file to write.
     """
-    refuse_below_one("rounds", rounds)
+    refuse_unknown_names("engines", engines, get_args(Engine))
+    refuse_below(1, hidden=hidden, clients=clients, rounds=rounds)
+    open_table(out, ("engine", "hidden"))
     rows = [measure_overhead(engine, width, clients, rounds) for engine, width in product(engines, hidden)]
     print_rows(rows)
     write_table(out, list(rows[0]), rows)

@@ -22,7 +22,7 @@ from actors.cluster.memory import return_freed_memory
 from actors.worker.worker import Worker
 from benchmarks.system.bare import Spent
 from benchmarks.system.footprint import measure_footprint, measure_memory
-from benchmarks.system.known_names import refuse_below_one, refuse_unknown_names
+from benchmarks.system.option_checks import refuse_below, refuse_missing_folder, refuse_unknown_names
 from benchmarks.system.trials import (
     CORES,
     MODELS,
@@ -74,7 +74,12 @@ def main(
         vmap_batch: The number of tasks that a worker trains in one batched computation when rounds are measured.
         out: The JSON file, which is rewritten after every measurement.
     """
-    check_settings(clients, models, repeats, samples, out)
+    refuse_unknown_names("models", models, MODELS)
+    refuse_below(1, clients=clients, repeats=repeats, vmap_batch=vmap_batch)
+    if max(clients) > samples:
+        raise InputError("clients", got=max(clients), expected=f"at most {samples}, the number of samples")
+    if out is not None:
+        refuse_missing_folder(out)
     dataset = synthetic_dataset(samples)
     choose_device(device)
     measurements: list[Measurement] = []
@@ -105,27 +110,6 @@ def main(
         add_measurements(*measure_footprint(small_data, "fedavg", rounds=2, device=device))
         add_measurements(*measure_footprint(small_data, "fed-raa", updates=20, fragments=3, device=device))
     show_measurements(measurements)
-
-
-def check_settings(
-    clients: tuple[int, ...], models: tuple[str, ...], repeats: int, samples: int, out: Path | None
-) -> None:
-    """Raise InputError for settings that cannot be measured.
-
-    Args:
-        clients: The numbers of clients.
-        models: The models.
-        repeats: The repetitions of each measurement.
-        samples: The training samples.
-        out: The JSON file.
-    """
-    for count in clients:
-        if not 1 <= count <= samples:
-            raise InputError("clients", got=count, expected=f"numbers from 1 to {samples}, the number of samples")
-    refuse_unknown_names("models", models, MODELS)
-    refuse_below_one("repeats", repeats)
-    if out is not None and not out.parent.is_dir():
-        raise InputError("out", f"there is no folder {out.parent}", hint="make this folder, or choose another")
 
 
 @contextmanager

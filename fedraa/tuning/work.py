@@ -1,21 +1,18 @@
 """The execution of trials: in sequence in this process, or in parallel in other processes or on nodes."""
 
-import multiprocessing
-import multiprocessing.connection
-import os
 import pickle
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
-from fedraa.errors import InputError, Interrupted, RunFailed, one_line
+from fedraa.errors import InputError, one_line
 from fedraa.tuning.attempt import Attempt, find_repeated, run_attempt, run_on_node
 from fedraa.tuning.journal import Journal, Trial
+from fedraa.tuning.processes import explain_interruption, open_processes
 from fedraa.tuning.suggest import check_optuna
 
 Plan = Callable[[str, int], Attempt]
@@ -47,20 +44,15 @@ def run_trials(
     """
     if not left:
         return
-    try:
+    with explain_interruption("trial"):
         if open_nodes is not None:
             with open_nodes() as submit:
-                yield from _run_concurrently(left, plan, journal, jobs, lambda planned: submit(run_on_node, planned))
+                yield from _run_concurrently(left, plan, journal, jobs, partial(submit, run_on_node))
         elif jobs == 1:
             yield from _run_in_sequence(left, plan, journal)
         else:
-            with _trial_processes(jobs) as start:
-                yield from _run_concurrently(left, plan, journal, jobs, start)
-    except BrokenProcessPool:
-        problem = "a process of a trial was killed, perhaps because the memory is full"
-        raise RunFailed("jobs", problem, hint="continue with the same command and fewer --jobs") from None
-    except KeyboardInterrupt:
-        raise Interrupted("stopped; the same command continues with the trials that have not finished") from None
+            with open_processes(jobs, check_optuna) as submit:
+                yield from _run_concurrently(left, plan, journal, jobs, partial(submit, run_attempt))
 
 
 def _run_in_sequence(left: Sequence[TrialKey], plan: Plan, journal: Journal) -> Iterator[Trial]:
@@ -94,22 +86,6 @@ def _run_concurrently(
                 yield trial
 
 
-@contextmanager
-def _trial_processes(jobs: int) -> Iterator[Start]:
-    """Yield a function that starts a trial in one of `jobs` processes."""
-    context = multiprocessing.get_context("spawn")
-    earlier = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_prepare_process) as executor:
-        try:
-            yield lambda planned: executor.submit(run_attempt, planned)
-        except BaseException:
-            executor.shutdown(wait=False, cancel_futures=True)
-            # A SIGTERM to this process does not end its child processes.
-            for process in set(multiprocessing.active_children()) - earlier:
-                process.terminate()
-            raise
-
-
 def refuse_unsendable(parts: Mapping[str, object]) -> None:
     """Raise InputError if an object cannot be sent to other processes of this machine. The error contains its name."""
     script = hasattr(sys.modules["__main__"], "__file__")
@@ -128,21 +104,3 @@ def refuse_unsendable(parts: Mapping[str, object]) -> None:
             f"the {name} cannot be sent to other processes: {reason}",
             hint="use jobs=1, or define it in a module",
         )
-
-
-def _prepare_process() -> None:
-    """Hide Optuna's messages in this process. Let the process end when the tuning ends."""
-    check_optuna()
-    end_with_parent()
-
-
-def end_with_parent() -> None:
-    """Start a thread that ends this process when its parent process ends."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait_for_parent() -> None:
-        multiprocessing.connection.wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=wait_for_parent, daemon=True).start()

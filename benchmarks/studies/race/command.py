@@ -43,6 +43,7 @@ def run_race(options: RunOptions) -> None:
         races.append(Race(setting, options.out / "race", data_dir, seeds, options.jobs or 1, values, recorded))
     for one_race in races:
         _check_tuned_values(one_race, "extend" if options.extend else "tuned")
+        _check_long(one_race, entrants, parts, asked=bool(options.parts) and not set(parts).isdisjoint(LONG))
         _check_recorded(one_race, entrants, parts)
     command = _command_line(settings, options)
     for one_race in races:
@@ -131,14 +132,6 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
             hint="give all recorded seeds",
         )
     again = {entrant.name for entrant in entrants}
-    has_long = any(run.part in LONG for run in race.recorded)
-    if has_long and race.long_time() is None and not (ROUNDS in again and "tuned" in parts):
-        raise InputError(
-            "seeds",
-            f"the long runs in {race.setting.name} need {ROUNDS}'s tuned runs with the recorded seeds",
-            got=race.seeds,
-            hint=f"give --methods and --parts that include the tuned runs of {ROUNDS}",
-        )
     for run in race.outdated_runs():
         if run.entrant not in again or run.part not in parts:
             raise InputError(
@@ -146,6 +139,26 @@ def _check_recorded(race: Race, entrants: Sequence[Entrant], parts: Sequence[Par
                 f"the recorded {run.part} runs of {run.entrant} in {race.setting.name} have other values than new runs",
                 hint="give --methods and --parts that include these runs",
             )
+
+
+def _check_long(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], *, asked: bool) -> None:
+    """Raise InputError if long runs are recorded or wanted, but their duration is unknown (see `Race.long_time`).
+
+    Args:
+        race: The race in one setting.
+        entrants: The entrants of the command.
+        parts: The parts of the command.
+        asked: True if the option `parts` names long runs.
+    """
+    has_long = asked or any(run.part in LONG for run in race.recorded)
+    is_coming = "tuned" in parts and ENTRANTS[ROUNDS] in entrants
+    if has_long and not is_coming and race.long_time() is None:
+        raise InputError(
+            "seeds",
+            f"the long runs in {race.setting.name} need tuned runs of {ROUNDS} that reach a target with all seeds",
+            got=race.seeds,
+            hint=f"give --methods and --parts that include the tuned runs of {ROUNDS}",
+        )
 
 
 def _run_setting(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], out: Path, command: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.studies.metrics import read_evaluations, value_at_accuracy
-from benchmarks.studies.race.settings import FLEETS
+from benchmarks.studies.study import FLEETS
 from fedraa.config.experiment import Experiment
 from fedraa.rundir.history import History
 

@@ -21,6 +21,7 @@ from benchmarks.studies.race.table import (
     make_columns,
     make_frame,
 )
+from benchmarks.studies.tables import markdown_table
 from fedraa.config.overrides import override_texts, split_paths
 from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import write_text
@@ -122,8 +123,7 @@ def _describe_tuning(setting: Setting) -> Mapping[str, object]:
 
 
 def _values_table(values: dict[str, dict[str, Any]]) -> str:
-    rows = [f"| {name} | {format_values(tuned)} |" for name, tuned in values.items()]
-    return "\n".join(["| method | best values |", "|---|---|", *rows])
+    return markdown_table(["method", "best values"], [(name, format_values(tuned)) for name, tuned in values.items()])
 
 
 def _format_notes(race: Race) -> Iterator[str]:

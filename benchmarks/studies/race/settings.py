@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-FLEETS = Path(__file__).parents[2] / "fleets"
+from benchmarks.studies.study import FLEETS
 
 
 @dataclass(frozen=True)

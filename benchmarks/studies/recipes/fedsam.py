@@ -168,7 +168,7 @@ def fedsam_overfit(scale: Scale) -> Study:
             rows[f"{perturbed}, ρ = {radius:g}"] = {"method": perturbed, "local.sam_rho": radius}
     columns = {
         "labels as they are": "digits",
-        f"{wrong_labels.WRONG:.0%} of labels wrong": "benchmarks.studies.recipes.wrong_labels:digits",
+        f"{wrong_labels.WRONG:.0%} of labels wrong": f"{wrong_labels.__name__}:digits",
     }
     common: dict[str, Any] = SPLITS["Dirichlet 0.6"] | {"clients": 20, "participation": "bernoulli:0.2"}
     common |= {"hidden": (200,), "local_epochs": 10, "rounds": 60, "eval_every": 5, "weights": "uniform"}
@@ -210,9 +210,9 @@ def fedsam_flatness(scale: Scale) -> Study:
 
 
 def fedsam_small_clients(scale: Scale) -> Study:
-    """Compare FedSAM, MoFedSAM, FedAvg and FedCM with ten local epochs on 100 images per client: Table 1."""
+    """Compare FedSAM, MoFedSAM, FedAvg and FedCM with ten local epochs on few images per client: Table 1."""
     dataset = scale.pick_value(f"{small_clients.__name__}:cifar10", f"{small_clients.__name__}:cifar10", "cifar10")
-    clients, rounds = scale.pick_value((40, 60), (40, 120), (100, 1000))
+    clients, images, rounds = scale.pick_value((40, 100, 60), (40, 100, 120), (100, 500, 1000))
     common: dict[str, Any] = SPLITS["Dirichlet 0.6"] | {"clients": clients, "participation": "bernoulli:0.2", "lr": 0.1}
     common |= {"local_epochs": 10, "rounds": rounds, "eval_every": 10, "weights": "uniform", "momentum": 0.0}
     common |= scale.pick_value({"model": "cnn"}, {"model": "cnn"}, {"model": "resnet18", "batch_size": 128})
@@ -226,19 +226,22 @@ def fedsam_small_clients(scale: Scale) -> Study:
     for row, own in rows.items():
         paper = {name: value for name, value in numbers[row].items() if name in names}
         cells.append(Cell(row, scale.experiment(dataset, **common | own), paper=paper))
+    small = (
+        "The data are 4,000 training and 2,000 test images of CIFAR-10, and the model is a small CNN; ρ is 0.1. "
+        "The paper has 500 images per client, ResNet-18 and ρ = 0.5."
+    )
     return Study(
         "fedsam_small_clients",
-        "FedSAM with ten local epochs and 100 images per client, Dirichlet 0.6 (FedSAM, Table 1)",
+        f"FedSAM with ten local epochs and {images} images per client, Dirichlet 0.6 (FedSAM, Table 1)",
         cells,
         metrics,
         reference="fedavg",
         notes=(
             FLATNESS,
-            "The data are 4,000 training and 2,000 test images of CIFAR-10, and the model is a small CNN; ρ is 0.1. "
-            "The paper has 500 images per client, ResNet-18 and ρ = 0.5.",
+            *scale.pick_value((small,), (small,), ("ρ is 0.1, and in the paper 0.5.",)),
             *NOTES[:1],
         ),
-        seeds=scale.pick_value((0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 1, 2)),
+        seeds=scale.seeds,
     )
 
 

@@ -1,7 +1,6 @@
 """Studies that come from no paper: equal budgets, stragglers, staleness, networks, schedulers, learning rates."""
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from benchmarks.studies.metrics import (
@@ -15,7 +14,7 @@ from benchmarks.studies.metrics import (
     to_target,
 )
 from benchmarks.studies.recipes.scale import Scale
-from benchmarks.studies.study import Cell, Claim, Study
+from benchmarks.studies.study import FLEETS, Cell, Claim, Study
 from fedraa.aggregation.low_rank import LowRank
 from fedraa.composition.method import Method
 from fedraa.composition.registry import list_methods
@@ -24,7 +23,6 @@ from fedraa.methods.depthfl import FirstBlocks
 from fedraa.settings.terms import on_terms
 from fedraa.submodels.personal_layers import BATCH_NORM
 
-FLEETS = Path(__file__).parents[2] / "fleets"
 TARGETS = {"digits": 0.85, "mnist": 0.95}
 TIME = to_target(TARGETS, "t")
 ASYNCHRONOUS = ("fed-raa", "fedasync", "fedbuff")

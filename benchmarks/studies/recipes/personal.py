@@ -4,10 +4,9 @@ from typing import Any
 
 from benchmarks.studies.metrics import PERCENT, Metric, read_last
 from benchmarks.studies.race.shakespeare import ROLES
-from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.recipes.scale import NETWORKS, Scale
 from benchmarks.studies.study import Cell, Study
 
-NETWORKS = "benchmarks.studies.recipes.networks"
 FINE_TUNED = "fedavg, fine-tuned"
 ROWS: dict[str, dict[str, Any]] = {
     FINE_TUNED: {"method": "fedavg"},

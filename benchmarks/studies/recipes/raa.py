@@ -1,12 +1,11 @@
 """Studies that test the Fed-RAA paper: baselines, schedulers, slow devices, number of fragments."""
 
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 from benchmarks.studies.metrics import ACCURACY, FAIRNESS, STALENESS_TAIL, Metric, at_own_time, to_target
 from benchmarks.studies.recipes.scale import Scale
-from benchmarks.studies.study import Cell, Claim, Study
+from benchmarks.studies.study import FLEETS, Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 
 # The target accuracies of Table 2 of the paper, by data set.
@@ -28,7 +27,6 @@ HIDDEN = {"digits": 64, "mnist": 200, "cifar10": 2048, "cifar100": 4096}
 BUDGET = {"digits": 15.0, "mnist": 20.0, "cifar10": 60.0, "cifar100": 60.0}
 # PruneFL's paper has 50 rounds between two mask updates. These runs are too short for that.
 REPRUNE_EVERY_3 = {"submodel.reprune_every": 3}
-FLEETS = Path(__file__).parents[2] / "fleets"
 LATENCIES = {"0.1": 1.6, "0.3": 3.2}
 
 

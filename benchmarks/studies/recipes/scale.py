@@ -11,6 +11,8 @@ from fedraa.config.overrides import split_paths
 from fedraa.errors import InputError
 
 T = TypeVar("T")
+# The module that defines the small networks.
+NETWORKS = "benchmarks.studies.recipes.networks"
 Size = Literal["quick", "standard", "paper"]
 SIZES: tuple[str, ...] = get_args(Size)
 # Images of objects are cropped and mirrored. Images of digits are not, because a mirrored digit is not a digit.

@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.studies.generalisation import ACCURACY_GAP, LOSS_GAP
 from benchmarks.studies.metrics import ACCURACY, LOSS
-from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.recipes.scale import NETWORKS, Scale
 from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 
@@ -28,7 +28,6 @@ OVERFIT = (
     "round for five epochs, on a subset of CIFAR-10. It can memorise its 10,000 training images, so training and test "
     "results differ."
 )
-NETWORKS = "benchmarks.studies.recipes.networks"
 UNITS = (
     "Submodels have whole units (kernels), as in the paper's experiments. A client of capacity r trains, in the row "
     "`random`, a share r of the units, which is drawn for every client and round; in the row `rolling`, one of 1/r "

@@ -4,13 +4,12 @@ from itertools import product
 from typing import Any
 
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, upload_size
-from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.recipes.scale import NETWORKS, Scale
 from benchmarks.studies.recipes.subdismo_numbers import TABLE_1, TABLE_1_CIFAR100
 from benchmarks.studies.study import SEEDS, Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
 
-NETWORKS = "benchmarks.studies.recipes.networks"
 OPEN = (
     "The paper states no learning rate, batch size, number of local steps or number of rounds. Here the learning "
     "rate is 0.1, and batches have 32 samples."

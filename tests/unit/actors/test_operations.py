@@ -106,6 +106,12 @@ def test_fetch_that_fails_on_the_node_names_the_reason(
     assert not (tmp_path / "out").exists()
 
 
+def test_fetch_to_a_broken_link_is_refused_before_it_joins_the_cluster(tmp_path: Path) -> None:
+    (tmp_path / "out").symlink_to(tmp_path / "nowhere")
+    with refuses("out", str(tmp_path / "out")):
+        operations.fetch_run(Path("/runs/a"), None, "not joined", tmp_path / "out")
+
+
 class JobClient:
     """A client of a dashboard that shows one line of output. The connection may then be lost."""
 

@@ -11,7 +11,7 @@ from refusals import refuses
 from benchmarks.system import peers
 from benchmarks.system.peer_programs.peer_work import Work
 from benchmarks.system.peers import System, run_program
-from benchmarks.system.processes import process_title, start_tree
+from benchmarks.system.processes import call_in_child, list_descendants, process_title, start_tree
 from fedraa.errors import RunFailed
 
 # A program that starts a process, prints its id, and waits for it.
@@ -53,3 +53,7 @@ def test_a_program_that_takes_too_long_ends_with_its_children(tmp_path: Path, mo
     with refuses("slow", error=RunFailed):
         run_program("slow", Path(sys.executable), work)
     await_end(int((tmp_path / "log").read_text()))
+
+
+def test_function_in_a_child_has_its_arguments_and_its_result_comes_back() -> None:
+    assert call_in_child(list_descendants, 2**22) == []

@@ -20,7 +20,7 @@ from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import GREY, accuracy_range, choose_colours
 from benchmarks.studies.race.record import write_record
 from benchmarks.studies.race.runs import LONG_RUN_SEEDS, Race
-from benchmarks.studies.race.settings import FLEETS, QUICK, SETTINGS, Setting
+from benchmarks.studies.race.settings import QUICK, SETTINGS, Setting
 from benchmarks.studies.race.table import (
     describe_findings,
     format_table,
@@ -29,6 +29,7 @@ from benchmarks.studies.race.table import (
     make_frame,
     rank_entrants,
 )
+from benchmarks.studies.study import FLEETS
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import REFERENCE_EPOCHS
@@ -243,6 +244,8 @@ def test_unknown_or_repeated_arguments_are_refused(tmp_path: Path) -> None:
         ((field, values),) = chosen.items()
         with refuses(field, got=values):
             run_study("race", RunOptions(quick=True, out=tmp_path, **chosen))
+    with refuses("seeds", "digits", ROUNDS):
+        run_study("race", RunOptions(quick=True, methods=(OURS,), parts=("tuned", "long"), out=tmp_path))
     with refuses("methods", "fed-quilt, ", got="fedmagic"):
         run_study("race", RunOptions(quick=True, methods=("fedmagic",), out=tmp_path))
     with refuses("study", got="raa_beta"):

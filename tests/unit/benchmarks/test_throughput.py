@@ -12,7 +12,7 @@ from benchmarks.system.throughput import main
 @pytest.mark.parametrize(
     ("arguments", "field", "names"),
     [
-        ({"clients": (10, 0)}, "clients", ["got 0", "60000"]),
+        ({"clients": (10, 0)}, "clients", ["at least 1"]),
         ({"clients": (10,), "samples": 5}, "clients", ["got 10", "5"]),
         ({"models": ("mnist", "tiny")}, "models", ["'tiny'", "small", "mnist", "large", "widest"]),
         ({"repeats": 0}, "repeats", ["got 0"]),

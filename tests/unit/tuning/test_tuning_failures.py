@@ -39,8 +39,8 @@ def test_killed_process_of_a_trial_ends_the_tuning_with_the_next_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     @contextmanager
-    def processes(jobs: int) -> Iterator[Callable[[Attempt], Future[Trial]]]:
-        def start(planned: Attempt) -> Future[Trial]:
+    def processes(jobs: int, prepare: object) -> Iterator[Callable[..., Future[Trial]]]:
+        def submit(function: object, planned: Attempt) -> Future[Trial]:
             future: Future[Trial] = Future()
             if planned.number:
                 future.set_exception(BrokenProcessPool())
@@ -48,9 +48,9 @@ def test_killed_process_of_a_trial_ends_the_tuning_with_the_next_step(
                 future.set_result(Trial(planned.method, 0, planned.values, "done", 0.5))
             return future
 
-        yield start
+        yield submit
 
-    monkeypatch.setattr(work, "_trial_processes", processes)
+    monkeypatch.setattr(work, "open_processes", processes)
     with pytest.raises(RunFailed, match="fewer --jobs") as caught:
         fl.tune("fedavg", ["lr=0.1,0.2"], trials=2, jobs=2, out=tmp_path / "tune", **SMALL)
     assert caught.value.field == "jobs"
