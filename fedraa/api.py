@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
+from fedraa.arguments import RUN_PATH, check_flag, check_function, to_path, to_paths
 from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog
 from fedraa.callbacks.callback_list import CallbackList, refuse_unknown_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
@@ -135,8 +136,11 @@ def resume(
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
-    directory = Path(directory)
-    if quiet is None:
+    directory = to_path("run", directory, RUN_PATH)
+    check_flag("trust", trust)
+    if quiet is not None:
+        check_flag("quiet", quiet)
+    else:
         quiet = bool(History(directory).config["experiment"].get("quiet"))
     callback_list = _make_callbacks(callbacks, quiet=quiet)
     with _convert_early_interrupt(callback_list):
@@ -192,9 +196,11 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     from fedraa.report.cells import make_experiments
     from fedraa.report.compare import write_comparison
 
+    check_function("ended", ended, "a History")
     module, data, fields = split_objects(model, dataset, fields)
     experiment = with_fields(experiment, fields)
-    tuned_values = None if tuned is None else read_tuned(Path(tuned))
+    tuned_file = None if tuned is None else to_path("tuned", tuned)
+    tuned_values = None if tuned_file is None else read_tuned(tuned_file)
     runs = make_experiments(methods, seeds, experiment, terms, tuned_values)
     if experiment.out is not None:
         refuse_used(experiment.out)
@@ -203,8 +209,8 @@ def compare(  # noqa: PLR0913 - a call names its arguments
         for number, settings in enumerate(runs, 1):
             callback_list.prepare(f"checking run {number} of {len(runs)}")
             data_name = build_run(settings, module, data).data.dataset.name
-    if tuned is not None:
-        warn_of_other_data(Path(tuned), experiment.dataset if data is None else data_name)
+    if tuned_file is not None:
+        warn_of_other_data(tuned_file, experiment.dataset if data is None else data_name)
     histories = []
     name = run_name("compare", data_name, experiment.seed)
     together = open_session(experiment, experiment.client_count)
@@ -231,11 +237,11 @@ def replay(directory: str | os.PathLike[str]) -> str:
     """
     from fedraa.replay.replay import replay as check
 
-    return check(Path(directory))
+    return check(to_path("run", directory, RUN_PATH))
 
 
 def report(
-    runs: Sequence[str | os.PathLike[str]],
+    runs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     out: str | os.PathLike[str] = "report.html",
     *,
     theme: Literal["auto", "light", "dark"] = "auto",
@@ -249,7 +255,7 @@ def report(
         fedraa.report(["runs/compare"], "page.html")
 
     Args:
-        runs: The run directories, or folders of them.
+        runs: One or more run directories, or folders of them.
         out: The HTML file to write.
         theme: The colours; "auto" follows the light or dark setting of the browser.
         landscape: Add plots of the loss around every final model. These plots need the datasets.
@@ -260,7 +266,10 @@ def report(
     """
     from fedraa.report import report as write
 
-    return write([Path(run) for run in runs], Path(out), theme=theme, landscape=landscape, trust=trust)
+    check_flag("landscape", landscape)
+    check_flag("trust", trust)
+    paths = to_paths("runs", runs, "a list of run directories, as [history.directory]")
+    return write(paths, to_path("out", out), theme=theme, landscape=landscape, trust=trust)
 
 
 def method(name: str) -> Method:
@@ -292,7 +301,7 @@ def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> Call
 
 def _check_restarts(restarts: int, options: ClusterOptions) -> None:
     if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
-        raise InputError("restarts", got=restarts, expected="a number from 0")
+        raise InputError("restarts", got=restarts, expected="a whole number from 0")
     if restarts and options.engine != "ray":
         problem = f"it needs the engine ray, not {options.engine}"
         raise InputError("restarts", problem, got=restarts, hint="give the engine ray, or leave it out")

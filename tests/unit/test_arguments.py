@@ -1,0 +1,103 @@
+"""Wrong values of arguments that are not fields of an experiment are refused before anything is run or written."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from refusals import refuses
+
+import fedraa as fl
+from fedraa.arguments import as_tuple, to_path, to_paths
+from fedraa.rundir.plots import plot_column
+
+NO_PATHS = (5, None, [], b"runs/x")
+CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "resume": ("run", fl.resume),
+    "replay": ("run", fl.replay),
+    "History": ("run", fl.History),
+    "load_personal_model": ("run", lambda value: fl.load_personal_model(value, client=0)),
+    "from_file": ("config", fl.Experiment.from_file),
+    "load_dataset": ("dataset", fl.load_dataset),
+    "report out": ("out", lambda value: fl.report(["x"], value)),
+    "report runs": ("runs", lambda value: fl.report([value])),
+    "compare tuned": ("tuned", lambda value: fl.compare(["fedavg"], terms="tuned", tuned=value or 0)),
+}
+FLAGS: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "resume quiet": ("quiet", lambda value: fl.resume("x", quiet=value)),
+    "resume trust": ("trust", lambda value: fl.resume("x", trust=value)),
+    "report landscape": ("landscape", lambda value: fl.report(["x"], landscape=value)),
+    "report trust": ("trust", lambda value: fl.report(["x"], trust=value)),
+    "load_personal_model": ("trust", lambda value: fl.load_personal_model("x", 0, trust=value)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("value", NO_PATHS)
+def test_a_value_that_is_no_path_is_refused(name: str, value: object) -> None:
+    field, call = CALLS[name]
+    with refuses(field):
+        call(value)
+
+
+@pytest.mark.parametrize("name", FLAGS)
+@pytest.mark.parametrize("value", ["x", 3, []])
+def test_a_flag_is_true_or_false(name: str, value: object) -> None:
+    field, call = FLAGS[name]
+    with refuses(field, "True or False", got=value):
+        call(value)
+
+
+@pytest.mark.parametrize("value", [7, "x"])
+def test_a_value_that_is_no_function_is_refused_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with refuses("ended", got=value):
+        fl.compare(["fedavg"], ended=value)
+    with refuses("ended", got=value):
+        fl.tune(["fedavg"], {"lr": (0.1, 0.2)}, ended=value)
+    with refuses("follow", got=value):
+        fl.tune(["fedavg"], {"lr": (0.1, 0.2)}, follow=value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seeds", ["abc", b"01", {0: 1}, 5, None])
+def test_seeds_are_a_list(seeds: Any) -> None:
+    with refuses("seeds", "range(3)", got=seeds):
+        fl.compare(["fedavg"], seeds)
+
+
+def test_report_takes_one_directory_without_a_list(tmp_path: Path) -> None:
+    with refuses("run", str(tmp_path / "none")):
+        fl.report(str(tmp_path / "none"), tmp_path / "page.html")
+    with refuses("theme", "light", got="x"):
+        fl.report(str(tmp_path), tmp_path / "page.html", theme="x")  # type: ignore[arg-type]
+
+
+def test_tune_refuses_other_objects_as_the_experiment_and_as_names() -> None:
+    with refuses("experiment", got=5):
+        fl.tune(["fedavg"], {"lr": (0.1, 0.2)}, experiment=5)  # type: ignore[arg-type]
+    with refuses("space", got=5):
+        fl.tune(["fedavg"], {5: (0.1, 0.2)})  # type: ignore[dict-item]
+
+
+def test_load_dataset_takes_paths_as_text_and_as_path(tmp_path: Path) -> None:
+    with refuses("data_dir"):
+        fl.load_dataset("mnist", str(tmp_path / "none"))
+    with refuses("dataset: nope.csv"):
+        fl.load_dataset(Path("nope.csv"))
+
+
+def test_plot_refuses_a_column_that_cannot_be_a_name() -> None:
+    pandas = pytest.importorskip("pandas")
+    with refuses("plot", "loss", got=[]):
+        plot_column(pandas.DataFrame({"t": [0.0], "loss": [1.0]}), [], "t", title="", time_label="")  # type: ignore[arg-type]
+
+
+def test_paths_and_tuples_of_one_or_several_values() -> None:
+    assert to_path("out", "a/b") == Path("a/b")
+    assert to_paths("runs", "a", "paths") == to_paths("runs", Path("a"), "paths") == [Path("a")]
+    assert to_paths("runs", iter(["a", Path("b")]), "paths") == [Path("a"), Path("b")]
+    assert as_tuple("methods", "fedavg", "names") == ("fedavg",)
+    assert as_tuple("seeds", range(2), "a list", single=()) == (0, 1)
