@@ -154,7 +154,7 @@ def test_sent140_of_hugging_face_is_divided_by_user(tmp_path):
     assert [dealt.client(n)[1].tolist() for n in range(2)] == [[1] * 4, [0] * 4]
     assert [dealt.test_of(n)[1].tolist() for n in range(2)] == [[1], [0]]
     pd.DataFrame(rows | {"sentiment": 2}).to_parquet(folder / "0000.parquet")
-    with refuses("dataset 'sent140': sentiment 0"):
+    with refuses(f"{folder / '0000.parquet'} row 0 sentiment", "0, 4", got=2):
         load_dataset("sent140", tmp_path)
 
 
@@ -162,7 +162,7 @@ def test_tweet_without_text_is_refused(tmp_path):
     users = [{"ann": ([tweet(text, "ann")], [1])} for text in (None, "good")]
     root = write_leaf(tmp_path, "sent140", users[:1], users[1:])
     path = next((root / "train").iterdir())
-    with refuses(f"{path}: user 'ann': x"):
+    with refuses(f"{path}: user 'ann': x 0"):
         load_dataset("sent140", tmp_path)
 
 

@@ -202,7 +202,7 @@ def test_word_or_infinity_in_a_column_of_numbers_is_refused(odd: str, got: Any, 
     rows = [f"{odd if i == 9 else i},{i % 2},shop{i % 3}" for i in range(30)]
     path = tmp_path / "sales.csv"
     path.write_text("\n".join(["price,label,client", *rows]))
-    with refuses(f"dataset {str(path)!r}: column 'price' row 10, client 'shop0'", got=got):
+    with refuses(f"dataset {str(path)!r}: column 'price' line 11, client 'shop0'", got=got):
         load_dataset(str(path), None)
 
 
