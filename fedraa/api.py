@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
-from fedraa.arguments import RUN_PATH, check_flag, check_function, to_path, to_paths
+from fedraa.arguments import RUN_PATH, RUN_PATHS, check_flags, check_functions, to_path, to_paths
 from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog
-from fedraa.callbacks.callback_list import CallbackList, refuse_unknown_hooks
+from fedraa.callbacks.callback_list import CallbackList, refuse_wrong_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
@@ -137,11 +137,9 @@ def resume(
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
     directory = to_path("run", directory, RUN_PATH)
-    check_flag("trust", trust)
-    if quiet is not None:
-        check_flag("quiet", quiet)
-    else:
+    if quiet is None:
         quiet = bool(History(directory).config["experiment"].get("quiet"))
+    check_flags(trust=trust, quiet=quiet)
     callback_list = _make_callbacks(callbacks, quiet=quiet)
     with _convert_early_interrupt(callback_list):
         spec, is_extended = load_for_resume(directory, module, data, fields, trust=trust, doing=callback_list.prepare)
@@ -186,7 +184,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     Columns: method, seed, accuracy and best_accuracy (with objectives other than classification, their main metric),
     client_worst (this metric for the worst client), reason (of the end), steps, tasks, time (on the run's clock), wall
     (seconds), time_to_target (NaN if not reached), bytes_down, bytes_up, flops, staleness_mean, staleness_max, faults,
-    model_sha256, note (if no step was finished), directory. If the devices have watts, there is also energy (joules).
+    model_sha256, note (if no step was finished), directory (of the run). With watts of devices, also energy (joules).
 
         fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
 
@@ -196,11 +194,13 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     from fedraa.report.cells import make_experiments
     from fedraa.report.compare import write_comparison
 
-    check_function("ended", ended, "a History")
+    check_functions(ended=ended)
     module, data, fields = split_objects(model, dataset, fields)
     experiment = with_fields(experiment, fields)
-    tuned_file = None if tuned is None else to_path("tuned", tuned)
-    tuned_values = None if tuned_file is None else read_tuned(tuned_file)
+    tuned_values = None
+    if tuned is not None:
+        tuned = to_path("tuned", tuned)
+        tuned_values = read_tuned(tuned)
     runs = make_experiments(methods, seeds, experiment, terms, tuned_values)
     if experiment.out is not None:
         refuse_used(experiment.out)
@@ -209,8 +209,8 @@ def compare(  # noqa: PLR0913 - a call names its arguments
         for number, settings in enumerate(runs, 1):
             callback_list.prepare(f"checking run {number} of {len(runs)}")
             data_name = build_run(settings, module, data).data.dataset.name
-    if tuned_file is not None:
-        warn_of_other_data(tuned_file, experiment.dataset if data is None else data_name)
+    if isinstance(tuned, Path):
+        warn_of_other_data(tuned, experiment.dataset if data is None else data_name)
     histories = []
     name = run_name("compare", data_name, experiment.seed)
     together = open_session(experiment, experiment.client_count)
@@ -266,10 +266,8 @@ def report(
     """
     from fedraa.report import report as write
 
-    check_flag("landscape", landscape)
-    check_flag("trust", trust)
-    paths = to_paths("runs", runs, "a list of run directories, as [history.directory]")
-    return write(paths, to_path("out", out), theme=theme, landscape=landscape, trust=trust)
+    check_flags(landscape=landscape, trust=trust)
+    return write(to_paths("runs", runs, RUN_PATHS), to_path("out", out), theme=theme, landscape=landscape, trust=trust)
 
 
 def method(name: str) -> Method:
@@ -292,7 +290,7 @@ def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> Call
         raise InputError("callbacks", got=sources, expected="a list")
     callbacks = [CALLBACKS.resolve(source) for source in sources]
     for callback in callbacks:
-        refuse_unknown_hooks(callback)
+        refuse_wrong_hooks(callback)
     has_bar = is_shown() and any(isinstance(callback, ProgressBar) for callback in callbacks)
     if not quiet and not has_bar:
         callbacks.append(ProgressLog(place))

@@ -10,6 +10,7 @@ from fedraa.errors import InputError
 
 MAX_VALUES = 1_000_000
 RUN_PATH = "the path of a run directory, such as history.directory"
+RUN_PATHS = "a list of run directories, as [history.directory]"
 
 
 def to_path(field: str, value: object, expected: str = "a path") -> Path:
@@ -49,13 +50,15 @@ def as_tuple(field: str, value: Any, expected: str, single: type | tuple[type, .
     return values
 
 
-def check_flag(field: str, value: object) -> None:
-    """Raise InputError if the value is neither True nor False."""
-    if not isinstance(value, bool):
-        raise InputError(field, got=value, expected="True or False")
+def check_flags(**values: object) -> None:
+    """Raise InputError for the first value that is neither True nor False."""
+    for field, value in values.items():
+        if not isinstance(value, bool):
+            raise InputError(field, got=value, expected="True or False")
 
 
-def check_function(field: str, value: object, parameters: str) -> None:
-    """Raise InputError if the value is neither None nor a function. `parameters` describes the function's arguments."""
-    if value is not None and not callable(value):
-        raise InputError(field, got=value, expected=f"a function of {parameters}")
+def check_functions(**values: object) -> None:
+    """Raise InputError for the first value that is neither None nor callable."""
+    for field, value in values.items():
+        if value is not None and not callable(value):
+            raise InputError(field, got=value, expected="a function")

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from torch import nn
 
-from fedraa.arguments import RUN_PATH, check_flag, to_path
+from fedraa.arguments import RUN_PATH, check_flags, to_path
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
@@ -57,7 +57,7 @@ def load_personal_model(
         ValueError: The run has no personal models, no such client or no checkpoint, or an object is missing.
     """
     directory = to_path("run", directory, RUN_PATH)
-    check_flag("trust", trust)
+    check_flags(trust=trust)
     module, data, fields = split_objects(model, dataset, fields)
     check_names(fields, Experiment.model_fields)
     spec = rebuild_run(directory, module, data, fields, trust=trust)

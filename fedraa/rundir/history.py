@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedraa.arguments import RUN_PATH, check_flag, to_path
+from fedraa.arguments import RUN_PATH, check_flags, to_path
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
@@ -189,7 +189,7 @@ class History:
         # torch is slow to import.
         from fedraa.rundir.trained_model import load_trained
 
-        check_flag("trust", trust)
+        check_flags(trust=trust)
         return load_trained(self.directory, self.config, model=model, transforms=transforms, trust=trust)
 
     @property

@@ -14,7 +14,7 @@ import pandas as pd
 from torch import nn
 
 from fedraa.api import RUNS, open_calls, open_session
-from fedraa.arguments import check_function
+from fedraa.arguments import check_functions
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import chosen_value, values_by_path
 from fedraa.composition.registry import find_method
@@ -112,8 +112,7 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     """
     module, data, fields = split_objects(model, dataset, fields)
     experiment = with_fields(experiment, fields)
-    check_function("ended", ended, "a trial, two numbers of trials and a time")
-    check_function("follow", follow, "the values of a trial")
+    check_functions(ended=ended, follow=follow)
     for name, count in (("trials", trials), ("jobs", jobs)):
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_TRIALS:
             raise InputError(name, got=count, expected=f"a whole number from 1 to {MAX_TRIALS}")

@@ -25,7 +25,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], object]]] = {
 }
 FLAGS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "resume quiet": ("quiet", lambda value: fl.resume("x", quiet=value)),
-    "resume trust": ("trust", lambda value: fl.resume("x", trust=value)),
+    "resume trust": ("trust", lambda value: fl.resume("x", trust=value, quiet=True)),
     "report landscape": ("landscape", lambda value: fl.report(["x"], landscape=value)),
     "report trust": ("trust", lambda value: fl.report(["x"], trust=value)),
     "load_personal_model": ("trust", lambda value: fl.load_personal_model("x", 0, trust=value)),
@@ -101,3 +101,18 @@ def test_paths_and_tuples_of_one_or_several_values() -> None:
     assert to_paths("runs", iter(["a", Path("b")]), "paths") == [Path("a"), Path("b")]
     assert as_tuple("methods", "fedavg", "names") == ("fedavg",)
     assert as_tuple("seeds", range(2), "a list", single=()) == (0, 1)
+
+
+def test_hook_with_other_parameters_is_refused_before_the_run(tmp_path: Path) -> None:
+    class Short(fl.Callback):
+        def on_eval(self, step, metrics):  # type: ignore[no-untyped-def,override]
+            """Lack the parameter t."""
+
+    class Long(fl.Callback):
+        def on_round(self, event, more, *others):  # type: ignore[no-untyped-def,override]
+            """Need one argument too many."""
+
+    for callback, hook in ((Short(), "on_eval(self, step, t, metrics)"), (Long(), "on_round(self, event)")):
+        with refuses("callbacks", hook):
+            fl.run(updates=1, engine="local", callbacks=[callback], out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

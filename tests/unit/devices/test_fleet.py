@@ -72,6 +72,12 @@ def test_wrong_compute_speeds_are_refused(spec: str, shown: str) -> None:
         fleet(spec)
 
 
+@pytest.mark.parametrize("speeds", [5, None, (1, 2), {"compute": [1, 2]}])
+def test_speeds_without_a_function_are_refused_with_the_function_to_write(speeds: object) -> None:
+    with refuses("compute", "lambda clients, rng: speeds", "tiers", got=speeds):
+        make_fleet(speeds, 2, units="relative", seed=0)
+
+
 def test_csv_in_physical_units_costs_seconds(tmp_path: Path) -> None:
     path = tmp_path / "devices.csv"
     path.write_text("compute,downlink,uplink,latency,memory\n1e9,1e6,5e5,0.1,4e6\n2e9,inf,inf,0,8e6\n")
