@@ -109,7 +109,7 @@ def make_partitioner(description: object, *, dirichlet: float | None = None) -> 
     if dirichlet is not None and isinstance(description, Mapping) and description.get(KIND) == "dirichlet":
         description = {_NUMBER["dirichlet"]: dirichlet, **description}
     if isinstance(description, list | tuple) or (isinstance(description, Mapping) and KIND not in description):
-        hint = "pass rows as a function that returns an array for each client: lambda labels, clients, rng: rows"
+        hint = "pass the rows of clients as a function: lambda labels, clients, rng: rows"
         raise InputError("partition", got=description, expected=names_text(_BUILTIN), hint=hint)
     partitioner = PARTITIONERS.resolve(description)
     if isinstance(partitioner, Partitioner):
