@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from refusals import refuses
 
@@ -87,6 +88,32 @@ def test_load_dataset_takes_paths_as_text_and_as_path(tmp_path: Path) -> None:
         fl.load_dataset("mnist", str(tmp_path / "none"))
     with refuses("dataset: nope.csv"):
         fl.load_dataset(Path("nope.csv"))
+
+
+def test_files_of_callbacks_are_paths(tmp_path: Path) -> None:
+    with refuses("callbacks.path", got=5):
+        fl.CSV(5)  # type: ignore[arg-type]
+    with refuses("callbacks.path", "a directory", got=tmp_path):
+        fl.CSV(tmp_path)
+
+
+def test_fields_of_an_experiment_cannot_be_changed() -> None:
+    experiment = fl.Experiment(lr=0.2)
+    with refuses("lr", "replace_fields", got=0.1):
+        experiment.lr = 0.1
+    assert (experiment.lr, experiment.replace_fields({"lr": 0.1}).lr) == (0.2, 0.1)
+
+
+@pytest.mark.parametrize("samples", [None, 5, [([[1.0]], [0])]])
+def test_samples_of_clients_are_a_dict(samples: Any) -> None:
+    with refuses("dataset 'd': clients", "dict(enumerate(pairs))", got=samples):
+        fl.FederatedDataset.of_clients("d", samples, ([[1.0]], [0]))
+
+
+def test_the_test_samples_of_clients_need_no_test_samples_of_all() -> None:
+    samples = {name: (np.eye(2, dtype=np.float32), [0, 1]) for name in ("a", "b")}
+    data = fl.FederatedDataset.of_clients("d", samples, test_of_clients=samples)
+    assert data.test_clients == ["a", "a", "b", "b"]
 
 
 def test_plot_refuses_a_column_that_cannot_be_a_name() -> None:
