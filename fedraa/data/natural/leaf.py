@@ -70,7 +70,7 @@ def as_classes(y: Sequence[Any], labels: Sequence[int], place: Callable[[int], s
     Raises:
         InputError: A label is not allowed.
     """
-    classes = {label: number for number, label in enumerate(labels)}
+    classes: dict[Any, int] = {label: number for number, label in enumerate(labels)}
     expected = f"one of the labels {', '.join(map(str, labels))}"
     if isinstance(labels, range):
         expected = f"a label from {labels[0]} to {labels[-1]}"
@@ -116,8 +116,12 @@ def _read_file(path: Path) -> dict[str, Any]:
         data = json.loads(read_regular_file(path))
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"it cannot be read as JSON ({read_failure(error)})") from None
-    is_leaf = isinstance(data, dict) and isinstance(data.get("users"), list) and isinstance(data.get("user_data"), dict)
-    if not is_leaf or not all(isinstance(user, str) for user in data["users"]):
+    if (
+        not isinstance(data, dict)
+        or not isinstance(data.get("users"), list)
+        or not isinstance(data.get("user_data"), dict)
+        or not all(isinstance(user, str) for user in data["users"])
+    ):
         raise InputError(
             str(path), "it is not a file of LEAF", expected="a dict with the list users and the dict user_data"
         )

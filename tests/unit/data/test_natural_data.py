@@ -103,6 +103,15 @@ def test_json_files_that_are_not_in_the_form_of_leaf_are_refused(content, tmp_pa
         load_dataset("femnist", tmp_path)
 
 
+def test_a_user_who_is_named_twice_is_refused(tmp_path):
+    """Without this check, the samples of this user would count twice."""
+    root = write_leaf(tmp_path, "femnist", [{"a": (images(1), [0])}], [{"a": (images(2), [1])}])
+    path = root / "train" / "other.json"
+    path.write_text(json.dumps({"users": ["b", "b"], "user_data": {"b": {"x": images(1), "y": [0]}}}))
+    with refuses(f"{path}: users", "'b'"):
+        load_dataset("femnist", tmp_path)
+
+
 @pytest.mark.parametrize("name", NATURAL)
 def test_a_missing_folder_is_refused_with_a_way_to_get_the_data(name, tmp_path):
     for folder in (None, tmp_path, tmp_path / "absent"):
