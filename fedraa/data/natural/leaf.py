@@ -125,7 +125,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise InputError(
             str(path), "it is not a file of LEAF", expected="a dict with the list users and the dict user_data"
         )
-    named = Counter(data["users"])
+    named: Counter[str] = Counter(data["users"])
     for user, times in named.items():
         if times > 1:
             raise InputError(f"{path}: users", f"it has {user!r} {times} times", hint="name each user once")
