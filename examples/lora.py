@@ -41,7 +41,7 @@ def main() -> None:
         x, y = cut_windows(text, letters)
         test[role] = (x[::10], y[::10])
         train[role] = tuple(np.delete(part, np.s_[::10], axis=0) for part in (x, y))
-    data = fl.FederatedDataset.of_clients("play", train, None, test_of_clients=test, classes=len(letters))
+    data = fl.FederatedDataset.of_clients("play", train, test_of_clients=test, classes=len(letters))
     torch.manual_seed(0)
     base = pretrain_model(GPT(len(letters), options.width), *cut_windows(news, letters), options.steps)
     adapted, merged = (fl.lora(base, options.rank, merge=merge) for merge in (False, True))

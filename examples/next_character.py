@@ -38,7 +38,7 @@ def main() -> None:
         test_count = -(-len(x) // 10)
         test[role] = (x[:test_count], y[:test_count])
         train[role] = (x[test_count:], y[test_count:])
-    data = fl.FederatedDataset.of_clients("play", train, None, test_of_clients=test, classes=len(letters))
+    data = fl.FederatedDataset.of_clients("play", train, test_of_clients=test, classes=len(letters))
     settings = {"objective": "next-token", "local_epochs": 1, "lr": 0.5, "momentum": 0.9, "clip": 1.0}
     settings |= {"dataset": data, "time": options.time, "engine": "local"}
     # Each fragment learns the whole task. With this scaling, the full model computes the mean of its fragments' logits.

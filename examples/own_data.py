@@ -29,7 +29,7 @@ def main() -> None:
     # Sensors with higher numbers have more samples.
     train = {f"sensor {n}": record_samples(n, 60 + 40 * n) for n in range(6)}
     test = {f"sensor {n}": record_samples(n, 50) for n in range(6)}
-    data = fl.FederatedDataset.of_clients("sensors", train, None, test_of_clients=test, classes=4)
+    data = fl.FederatedDataset.of_clients("sensors", train, test_of_clients=test, classes=4)
     for method in ("fed-raa", "fedavg"):
         experiment = fl.Experiment(method=method, hidden=(32,), transforms=(add_noise,), time=2.0, engine="local")
         last = fl.run(experiment, dataset=data).evals.iloc[-1]

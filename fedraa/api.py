@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
+from fedraa.arguments import RUN_PATH, RUN_PATHS, check_flags, check_functions, to_path, to_paths
 from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog
-from fedraa.callbacks.callback_list import CallbackList, refuse_unknown_hooks
+from fedraa.callbacks.callback_list import CallbackList, refuse_wrong_hooks
 from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
@@ -135,9 +136,10 @@ def resume(
     """
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
-    directory = Path(directory)
+    directory = to_path("run", directory, RUN_PATH)
     if quiet is None:
         quiet = bool(History(directory).config["experiment"].get("quiet"))
+    check_flags(trust=trust, quiet=quiet)
     callback_list = _make_callbacks(callbacks, quiet=quiet)
     with _convert_early_interrupt(callback_list):
         spec, is_extended = load_for_resume(directory, module, data, fields, trust=trust, doing=callback_list.prepare)
@@ -182,7 +184,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     Columns: method, seed, accuracy and best_accuracy (with objectives other than classification, their main metric),
     client_worst (this metric for the worst client), reason (of the end), steps, tasks, time (on the run's clock), wall
     (seconds), time_to_target (NaN if not reached), bytes_down, bytes_up, flops, staleness_mean, staleness_max, faults,
-    model_sha256, note (if no step was finished), directory. If the devices have watts, there is also energy (joules).
+    model_sha256, note (if no step was finished), directory (of the run). With watts of devices, also energy (joules).
 
         fedraa.compare(["fed-raa", "fedavg"], seeds=range(3), time=8, terms="equal", engine="local")
 
@@ -192,9 +194,13 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     from fedraa.report.cells import make_experiments
     from fedraa.report.compare import write_comparison
 
+    check_functions(ended=ended)
     module, data, fields = split_objects(model, dataset, fields)
     experiment = with_fields(experiment, fields)
-    tuned_values = None if tuned is None else read_tuned(Path(tuned))
+    tuned_values = None
+    if tuned is not None:
+        tuned = to_path("tuned", tuned)
+        tuned_values = read_tuned(tuned)
     runs = make_experiments(methods, seeds, experiment, terms, tuned_values)
     if experiment.out is not None:
         refuse_used(experiment.out)
@@ -203,8 +209,8 @@ def compare(  # noqa: PLR0913 - a call names its arguments
         for number, settings in enumerate(runs, 1):
             callback_list.prepare(f"checking run {number} of {len(runs)}")
             data_name = build_run(settings, module, data).data.dataset.name
-    if tuned is not None:
-        warn_of_other_data(Path(tuned), experiment.dataset if data is None else data_name)
+    if isinstance(tuned, Path):
+        warn_of_other_data(tuned, experiment.dataset if data is None else data_name)
     histories = []
     name = run_name("compare", data_name, experiment.seed)
     together = open_session(experiment, experiment.client_count)
@@ -231,11 +237,11 @@ def replay(directory: str | os.PathLike[str]) -> str:
     """
     from fedraa.replay.replay import replay as check
 
-    return check(Path(directory))
+    return check(to_path("run", directory, RUN_PATH))
 
 
 def report(
-    runs: Sequence[str | os.PathLike[str]],
+    runs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
     out: str | os.PathLike[str] = "report.html",
     *,
     theme: Literal["auto", "light", "dark"] = "auto",
@@ -249,7 +255,7 @@ def report(
         fedraa.report(["runs/compare"], "page.html")
 
     Args:
-        runs: The run directories, or folders of them.
+        runs: One or more run directories, or folders of them.
         out: The HTML file to write.
         theme: The colours; "auto" follows the light or dark setting of the browser.
         landscape: Add plots of the loss around every final model. These plots need the datasets.
@@ -260,7 +266,8 @@ def report(
     """
     from fedraa.report import report as write
 
-    return write([Path(run) for run in runs], Path(out), theme=theme, landscape=landscape, trust=trust)
+    check_flags(landscape=landscape, trust=trust)
+    return write(to_paths("runs", runs, RUN_PATHS), to_path("out", out), theme=theme, landscape=landscape, trust=trust)
 
 
 def method(name: str) -> Method:
@@ -283,7 +290,7 @@ def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> Call
         raise InputError("callbacks", got=sources, expected="a list")
     callbacks = [CALLBACKS.resolve(source) for source in sources]
     for callback in callbacks:
-        refuse_unknown_hooks(callback)
+        refuse_wrong_hooks(callback)
     has_bar = is_shown() and any(isinstance(callback, ProgressBar) for callback in callbacks)
     if not quiet and not has_bar:
         callbacks.append(ProgressLog(place))
@@ -292,7 +299,7 @@ def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> Call
 
 def _check_restarts(restarts: int, options: ClusterOptions) -> None:
     if isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0:
-        raise InputError("restarts", got=restarts, expected="a number from 0")
+        raise InputError("restarts", got=restarts, expected="a whole number from 0")
     if restarts and options.engine != "ray":
         problem = f"it needs the engine ray, not {options.engine}"
         raise InputError("restarts", problem, got=restarts, hint="give the engine ray, or leave it out")

@@ -1,5 +1,6 @@
 """The callbacks of a run, and how the run delivers events to them."""
 
+import inspect
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -103,14 +104,31 @@ class CallbackList:
         return [callback for callback in self._callbacks if _overrides(callback, hook)]
 
 
-def refuse_unknown_hooks(callback: object) -> None:
-    """Raise InputError for a method `on_...` that is not a hook and would never be called."""
+def refuse_wrong_hooks(callback: object) -> None:
+    """Raise InputError for a method `on_...` that is not a hook, or a hook that does not take the hook's arguments."""
     known = (*HOOKS.values(), *OTHER_HOOKS)
+    for name in known:
+        _check_parameters(callback, name)
     for name in dir(type(callback)):
         if name.startswith("on_") and name not in known and callable(getattr(type(callback), name)):
             problem = f"{type(callback).__name__} has the method {name}, which is not a hook"
             hint = suggest_closest(USUAL_HOOKS.get(name, name), known)
             raise InputError("callbacks", problem, expected=f"one of {', '.join(known)}", hint=hint)
+
+
+def _check_parameters(callback: object, name: str) -> None:
+    """Raise InputError if the callback has the hook `name` and cannot be called with the hook's arguments."""
+    if not callable(getattr(callback, name, None)):
+        return
+    arguments = list(inspect.signature(getattr(Callback, name)).parameters)[1:]
+    try:
+        inspect.signature(getattr(callback, name)).bind(*arguments)
+    except ValueError:
+        # Some functions that are written in C have no signature.
+        return
+    except TypeError as error:
+        problem = f"{type(callback).__name__}.{name} does not take the arguments of this hook ({error})"
+        raise InputError("callbacks", problem, expected=f"def {name}({', '.join(['self', *arguments])})") from None
 
 
 def _overrides(callback: Callback, hook: str) -> bool:

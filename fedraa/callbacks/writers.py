@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
+from fedraa.arguments import to_path
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
 from fedraa.callbacks.tracker import Tracker
@@ -22,18 +23,23 @@ class CSV(Callback):
 
     Args:
         path: The file.
+
+    Raises:
+        InputError: `path` is a directory or not a path.
     """
 
     blocking = False
 
     def __init__(self, path: str | Path) -> None:
-        self.path = path
+        self.path = to_path("callbacks.path", path)
+        if self.path.is_dir():
+            raise InputError("callbacks.path", "it is a directory", got=path, hint="name a file")
         self._stream: TextIO | None = None
         self._empty = True
 
     def on_start(self, run: RunStart) -> None:
         self.on_close()
-        Path(self.path).parent.mkdir(parents=True, exist_ok=True)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         # `on_close` closes the file.
         self._stream = open(self.path, "w", encoding="utf-8", opener=_open_without_waiting)  # noqa: SIM115
         self._empty = True
@@ -71,14 +77,14 @@ class TensorBoard(Tracker):
     """
 
     def __init__(self, directory: str | Path = "tensorboard", name: str | None = None) -> None:
-        self.directory = directory
+        self.directory = to_path("callbacks.directory", directory)
         self.name = name
         self._package = import_package("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
 
     def open(self, run: RunStart) -> None:
         self.shut()
-        folder = Path(self.directory) / (self.name or run.directory.name)
+        folder = self.directory / (self.name or run.directory.name)
         # A resumed run delivers all earlier events again, so TensorBoard discards the old values.
         purge_step = 0 if run.resumed else None
         self._writer = self._package.SummaryWriter(str(folder), purge_step=purge_step)

@@ -68,7 +68,7 @@ def run_comparison(
         waiting.end_display()
     printer = _ResultPrinter(len(methods) * len(seeds), bar)
     frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=[bar], ended=printer)
-    metric_spec = History(printer.folder / frame["directory"].iloc[0]).metric_spec
+    metric_spec = History(frame["directory"].iloc[0]).metric_spec
     if len(methods) > 1:
         on_terms = f"on {terms} terms" if terms else "with the default values of each method"
         print_table(differences_table(pd.read_csv(printer.folder / DIFFERENCES, dtype=str), on_terms))

@@ -63,7 +63,10 @@ def check_terms(name: str, method: Method) -> None:
 
 
 def _check_algorithm(algorithm: LocalAlgorithm) -> None:
-    """Raise InputError if a custom local algorithm declares a wrong cost, or kept values that are no KeptBuffers."""
+    """Raise InputError if a local algorithm is no object, or declares a wrong cost or wrong kept values."""
+    if not isinstance(algorithm, LocalAlgorithm):
+        expected = "an object of a class that derives from fedraa.LocalAlgorithm"
+        raise InputError("method.local.algorithm", got=algorithm, expected=expected)
     with convert_errors("method.local.algorithm", algorithm):
         kept: object = algorithm.kept
         costs = {"passes": algorithm.passes, "epochs": algorithm.epochs}

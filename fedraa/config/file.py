@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fedraa.arguments import to_path
 from fedraa.components.text import KIND
 from fedraa.config.usual_names import CALLS, suggest_name
 from fedraa.errors import InputError
@@ -38,7 +39,7 @@ def read_values(path: str | os.PathLike[str], known: Collection[str]) -> dict[st
     Raises InputError if the file cannot be read, is not TOML, or contains a name that is not in `known`. The field of
     the error names the file and the option.
     """
-    values = read_toml(Path(path), "config")
+    values = read_toml(to_path("config", path), "config")
     check_names(values, known, str(path))
     for name, value in values.items():
         if isinstance(value, dict) and name != "override":

@@ -11,6 +11,7 @@ from pydantic_core.core_schema import ValidationInfo
 
 from fedraa.components.text import KIND, text_of
 from fedraa.config.validation_errors import first_input_error
+from fedraa.errors import InputError
 
 AUTO_CAPACITIES = "auto"
 
@@ -54,6 +55,10 @@ class Section(BaseModel):
     def is_set(self, name: str) -> bool:
         """Return True if the value of a field differs from its default."""
         return bool(getattr(self, name) != type(self).model_fields[name].default)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        problem = "the fields of an experiment cannot be changed"
+        raise InputError(name, problem, got=value, hint="make a copy with other values: replace_fields({'lr': 0.1})")
 
     def __hash__(self) -> int:
         # A component may be an object without a hash.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.arguments import to_path
 from fedraa.components.calls import convert_errors
 from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
@@ -38,7 +39,9 @@ DIGITS = "digits"
 DATASETS: tuple[str, ...] = (DIGITS, *VISION, "agnews", *NATURAL)
 
 
-def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | None = None) -> Dataset | FederatedDataset:
+def load_dataset(
+    name: str | Path, data_dir: str | Path | None = None, targets: Targets | None = None
+) -> Dataset | FederatedDataset:
     """Return the data set that `name` describes, without scaling.
 
         data = fedraa.load_dataset("sales.csv")
@@ -61,15 +64,19 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
     Raises:
         InputError: The name is unknown, `data_dir` has no effect, or the data are missing or malformed.
     """
+    if not isinstance(name, str):
+        name = str(to_path("dataset", name, "a name or a path"))
+    folder = None
     if data_dir is not None:
-        _refuse_unused_folder(name, data_dir)
+        folder = to_path("data_dir", data_dir)
+        _refuse_unused_folder(name, folder)
     if name.endswith(".npz"):
         return load_npz(Path(name), targets)
     source = _in_files(name, classes=targets is None)
     if source is not None:
         return source
     if is_path(name.partition("(")[0].strip()):
-        return _load_custom(name, data_dir, targets)
+        return _load_custom(name, folder, targets)
     if name not in DATASETS:
         if Path(name).exists():
             raise _unknown_form(name)
@@ -81,10 +88,10 @@ def load_dataset(name: str, data_dir: Path | None = None, targets: Targets | Non
             hint=suggest_closest(name, DATASETS),
         )
     if name == "shakespeare":
-        return read_shakespeare(data_dir, every_position=targets is not None)
+        return read_shakespeare(folder, every_position=targets is not None)
     if name in NATURAL:
-        return NATURAL[name](data_dir)
-    dataset = _load_builtin(name, data_dir)
+        return NATURAL[name](folder)
+    dataset = _load_builtin(name, folder)
     if targets is None:
         return dataset
     return as_dataset(dataset, targets)

@@ -68,9 +68,9 @@ def _read_split(path: Path) -> tuple[npt.NDArray[np.int64], list[list[str]]]:
     except InputError as error:
         raise locate_error(error, "dataset 'agnews'") from None
     known = {str(label): label for label in range(_CLASSES)}
-    for row, label in enumerate(table["label"]):
+    for line, label in table["label"].items():
         if label not in known:
-            field = f"dataset 'agnews': {path} row {row + 1} label"
+            field = f"dataset 'agnews': {path} line {line} label"
             raise InputError(field, got=label, expected=f"labels from 0 to {_CLASSES - 1}")
     labels = table["label"].map(known).to_numpy(np.int64, copy=True)
     return labels, [split_words(text)[:LENGTH] for text in table["text"]]

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedraa.devices.device_columns import parse_float
 from fedraa.errors import InputError
-from fedraa.reading.table_file import read_frame
+from fedraa.reading.table_file import read_frame, row_text
 from fedraa.rng import generator
 
 Spans = list[tuple[float, float]]
@@ -276,9 +276,9 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     expected += " without overlap"
     # For each client, the end of the last span that was read so far.
     ends = dict.fromkeys(range(clients), 0.0)
-    for row, (client, start, end) in enumerate(numbers.tolist(), 1):
+    for row, (client, start, end) in enumerate(numbers.tolist()):
         if client not in ends or not ends[client] <= start < end <= limit:
-            raise InputError(f"{field} row {row}", got=frame.iloc[row - 1].tolist(), expected=expected)
+            raise InputError(f"{field} line {frame.index[row]}", got=row_text(frame, row), expected=expected)
         spans.setdefault(int(client), []).append((start, end))
         ends[int(client)] = end
     return Availability(spans, period)

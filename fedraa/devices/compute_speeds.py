@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedraa.components.calls import convert_errors
 from fedraa.components.imports import is_path
 from fedraa.components.registry import ComponentRegistry
-from fedraa.components.text import text_of
+from fedraa.components.text import KIND, text_of
 from fedraa.devices.device_columns import check_columns, check_values, parse_float, read_devices, split_clients
 from fedraa.devices.fedscale import FedScaleFleet
 from fedraa.devices.fleet import COLUMNS, WATTS, Fleet
@@ -51,6 +51,10 @@ def make_fleet(compute: object, clients: int, *, units: str, seed: int) -> Fleet
     Raises:
         InputError: `compute` has none of these forms, or a value is out of range.
     """
+    is_described = isinstance(compute, Mapping) and KIND in compute
+    if not isinstance(compute, str) and not callable(compute) and not is_described:
+        hint = "pass speeds as a function that returns them: lambda clients, rng: speeds"
+        raise InputError("compute", got=compute, expected=f"{FORMS}, or a function (clients, rng)", hint=hint)
     if not isinstance(compute, str) or _names_function(compute):
         table = _call_function(compute, clients, units=units, seed=seed)
     elif compute.endswith(".csv"):

@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.devices.fleet import COLUMNS, WATTS
-from fedraa.errors import InputError
+from fedraa.errors import InputError, suggest_closest
 from fedraa.messages import Floats
 from fedraa.numbers import format_count
-from fedraa.reading.table_file import read_frame
+from fedraa.reading.table_file import is_empty, read_frame
 
 # The column of a file with the number of equal devices that a row describes.
 COUNT = "count"
@@ -29,7 +29,7 @@ def read_devices(path: Path, clients: int) -> dict[str, Floats]:
     check_columns(str(path), list(frame.columns), optional=(COUNT,))
     table = {name: pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64) for name in frame.columns}
     for name, values in table.items():
-        check_values(str(path), name, values, lambda n: f"row {n + 1}", frame[name].tolist())
+        check_values(str(path), name, values, lambda n: f"line {frame.index[n]}", frame[name].tolist())
     counts = table.pop(COUNT, np.ones(len(frame)))
     devices = int(counts.sum())
     if devices != clients:
@@ -50,7 +50,8 @@ def check_columns(source: str, columns: list[str], *, optional: tuple[str, ...] 
     unknown = sorted(set(columns) - {*COLUMNS, *WATTS, *optional})
     if unknown or "compute" not in columns:
         expected = "compute and optionally " + ", ".join((*optional, *list(COLUMNS)[1:], *WATTS))
-        raise InputError(f"compute: {source} columns", got=unknown or columns, expected=expected)
+        hint = suggest_closest(unknown[0], (*COLUMNS, *WATTS, *optional)) if unknown else ""
+        raise InputError(f"compute: {source} columns", got=unknown or columns, expected=expected, hint=hint)
     if set(columns) & set(WATTS) and "watts_train" not in columns:
         raise InputError(f"compute: {source} columns", got=columns, expected="watts_train beside the other watts")
 
@@ -77,7 +78,10 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
     bad = np.flatnonzero(np.isnan(values) | too_low | (must_be_finite & np.isinf(values)))
     if bad.size:
         field = f"compute: {source} {where(int(bad[0]))} {column}"
-        raise InputError(field, got=raw[bad[0]], expected=expected)
+        value = raw[bad[0]]
+        if is_empty(value):
+            raise InputError(field, "it is empty", expected=expected)
+        raise InputError(field, got=value, expected=expected)
 
 
 def parse_float(text: str) -> float:

@@ -1,6 +1,6 @@
 """Bandwidths that change with time, as traces from a CSV file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.errors import InputError
-from fedraa.reading.table_file import read_frame
+from fedraa.reading.table_file import read_frame, row_text
 
 COLUMNS = ["client", "end", "downlink", "uplink"]
 Row = tuple[float, float, float]
@@ -90,7 +90,7 @@ def read_links(path: Path, clients: int) -> dict[int, LinkTrace]:
     if list(frame.columns) != COLUMNS:
         raise InputError(f"{field} columns", got=list(frame.columns), expected=", ".join(COLUMNS))
     numbers = frame.apply(pd.to_numeric, errors="coerce").to_numpy(np.float64)
-    return _make_traces(field, numbers, clients, frame.to_numpy().tolist())
+    return _make_traces(field, numbers, clients, lambda row: (f"line {frame.index[row]}", row_text(frame, row)))
 
 
 def describe_links(links: Mapping[int, LinkTrace]) -> list[DescribedRow]:
@@ -114,11 +114,11 @@ def restore_links(field: str, described: Sequence[DescribedRow], clients: int) -
     # None in the file stands for an infinite bandwidth. The conversion to float makes it NaN.
     numbers = np.array(described, np.float64).reshape(-1, 4)
     numbers[:, 2:][np.isnan(numbers[:, 2:])] = np.inf
-    return _make_traces(field, numbers, clients, described)
+    return _make_traces(field, numbers, clients, lambda row: (f"row {row + 1}", described[row]))
 
 
 def _make_traces(
-    field: str, numbers: npt.NDArray[np.float64], clients: int, raw: Sequence[object]
+    field: str, numbers: npt.NDArray[np.float64], clients: int, show: Callable[[int], tuple[str, object]]
 ) -> dict[int, LinkTrace]:
     """Return the traces by client. Raise InputError for the first row with a wrong value.
 
@@ -126,15 +126,16 @@ def _make_traces(
         field: The name of the rows in errors.
         numbers: The rows [n, 4]: client, end, downlink, uplink. NaN stands for a value that is not a number.
         clients: The number of clients.
-        raw: The rows before conversion to numbers, for errors.
+        show: A function from a row's index to its name and its values before conversion to numbers, for errors.
     """
     rows: dict[int, list[Row]] = {}
     # For each client, the end of the last span that was read so far.
     ends = dict.fromkeys(range(clients), 0.0)
-    for number, (client, end, down, up) in enumerate(numbers.tolist(), 1):
+    for row, (client, end, down, up) in enumerate(numbers.tolist()):
         if client not in ends or not ends[client] < end < np.inf or not (down > 0 and up > 0):
             expected = f"a client from 0 to {clients - 1}, ends that ascend from 0, and bandwidths above 0"
-            raise InputError(f"{field} row {number}", got=raw[number - 1], expected=expected)
+            place, values = show(row)
+            raise InputError(f"{field} {place}", got=values, expected=expected)
         ends[int(client)] = end
         rows.setdefault(int(client), []).append((end, down, up))
     return {client: LinkTrace(tuple(spans)) for client, spans in rows.items()}

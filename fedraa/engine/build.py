@@ -59,6 +59,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import (
     find_added_outputs,
     find_integer_features,
+    find_large_buffer,
     find_large_inputs,
     find_last_channels,
     find_no_logits,
@@ -190,6 +191,7 @@ def _issue_warnings(spec: RunSpec, no_logits: str | None) -> None:
             find_integer_features(spec.data, spec.traced.module, spec.example, spec.objective),
             find_unused_labels(spec.data),
             find_wrong_units(spec.fleet),
+            find_large_buffer(spec.method.update.per_step, experiment.client_count),
             no_logits,
             find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
             find_stacked_convolutions(spec.traced.module, experiment.vmap_batch, experiment.device),

@@ -4,10 +4,11 @@ import os
 from collections.abc import Callable
 from copy import deepcopy
 from functools import partial
-from pathlib import Path
 
+import numpy as np
 from torch import nn
 
+from fedraa.arguments import RUN_PATH, check_flags, to_path
 from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names
 from fedraa.data import Dataset, FederatedDataset
@@ -55,7 +56,8 @@ def load_personal_model(
     Raises:
         ValueError: The run has no personal models, no such client or no checkpoint, or an object is missing.
     """
-    directory = Path(directory)
+    directory = to_path("run", directory, RUN_PATH)
+    check_flags(trust=trust)
     module, data, fields = split_objects(model, dataset, fields)
     check_names(fields, Experiment.model_fields)
     spec = rebuild_run(directory, module, data, fields, trust=trust)
@@ -63,7 +65,7 @@ def load_personal_model(
         problem = f"the clients of {directory} have no personal models"
         raise InputError("run", problem, hint="run with --personalised N, or with a method such as ditto")
     clients = spec.experiment.client_count
-    if client not in range(clients):
+    if isinstance(client, bool) or not isinstance(client, int | np.integer) or client not in range(clients):
         raise InputError("client", got=client, expected=f"a whole number from 0 to {clients - 1}")
     choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_checkpoint)
     if choice is None:

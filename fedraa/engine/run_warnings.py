@@ -29,6 +29,8 @@ NO_TOKEN = 10**6
 """Tokens minus this number are negative, so that no model can use them as indices."""
 SLOWEST_LINK = 10.0
 """Bytes per second. Even slow radio links of sensors are faster."""
+UPDATES_IN_BUFFER = 1000
+"""Updates of each client in a buffer. A server that waits for more hardly ever takes a step."""
 TRIED_ROWS = 4
 MAX_CLASSES = 5
 RANDOM_INPUT_SIZES = (30.0, 1000.0)
@@ -157,6 +159,21 @@ def find_wrong_units(fleet: Fleet) -> str | None:
         field = "links" if fleet.links else "compute"
         return f"{field}: a device has a link of {rate:.3g} bytes/s; with --units physical, write 1e6 for 1 MB/s"
     return None
+
+
+def find_large_buffer(size: int, clients: int) -> str | None:
+    """Return a warning if a step of the server waits for more than `UPDATES_IN_BUFFER` updates of each client.
+
+    Args:
+        size: The number of client updates that the server collects before a step.
+        clients: The number of clients.
+    """
+    if size <= UPDATES_IN_BUFFER * clients:
+        return None
+    return (
+        f"buffer_size: got {size}, and each step of the server waits for this number of updates; with "
+        f"{format_count(clients, 'client')} the run may never take a step, so give a smaller buffer"
+    )
 
 
 def find_unused_labels(data: Federated) -> str | None:

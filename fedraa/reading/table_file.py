@@ -8,6 +8,7 @@ import io
 import lzma
 import re
 import zlib
+from array import array
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class TableFile:
     Attributes:
         path: The file.
         rows: The text of the rows below the header, without blank rows. A blank row may consist of delimiters.
+        lines: The number of the line in the file, from 1, at which each row begins.
         delimiter: The character between two fields.
         names: The names of the columns.
         width: The maximum number of fields of a row.
@@ -45,13 +47,14 @@ class TableFile:
 
     path: str
     rows: str
+    lines: Sequence[int]
     delimiter: str
     names: tuple[str, ...]
     width: int
     keep_spaces: bool
 
     def frame(self, as_words: Collection[str] = ()) -> Any:
-        """Return the rows as a pandas DataFrame, without unnamed empty columns.
+        """Return the rows as a pandas DataFrame, without unnamed empty columns. Its index has the lines of the rows.
 
         A column of numbers, or of true and false, is numeric. Any other column has text without surrounding spaces,
         and None for an empty field.
@@ -76,7 +79,7 @@ class TableFile:
         return frame.drop(columns=empty)
 
     def texts(self, names: Sequence[str]) -> Any:
-        """Return some columns as a pandas DataFrame of text. An empty field is an empty text.
+        """Return some columns as a pandas DataFrame of text. Its index has the lines. An empty field is an empty text.
 
         Raises InputError if the table lacks a column.
         """
@@ -107,6 +110,7 @@ class TableFile:
             skipinitialspace=not self.keep_spaces,
             **options,
         )
+        frame.index = pd.Index(self.lines)
         return frame.set_axis([self.names[place] for place in frame.columns], axis=1)
 
 
@@ -116,6 +120,17 @@ def read_frame(field: str, path: Path) -> Any:
         return open_table(str(path)).frame()
     except InputError as error:
         raise locate_error(error, field) from None
+
+
+def row_text(frame: Any, place: int) -> str:
+    """Return the fields of a row for an error, with commas between them. An empty field is an empty text."""
+    fields = [frame[name].iloc[place] for name in frame.columns]
+    return ",".join("" if is_empty(field) else str(field) for field in fields)
+
+
+def is_empty(value: object) -> bool:
+    """Return True for the value of an empty field in a DataFrame: None or NaN."""
+    return value is None or value != value
 
 
 @contextmanager
@@ -152,16 +167,21 @@ def open_table(path: str, *, keep_spaces: bool = False) -> TableFile:
         reader = _make_reader(stream, delimiter, keep_spaces)
         # The texts between blank rows, and the end of the last row.
         parts = []
+        lines = array("q")
         end = start
+        next_line = offset_lines + 1
         for row in reader:
+            first_line = next_line
+            next_line = offset_lines + reader.line_num + 1
             if _is_blank(row):
                 parts.append(text[start:end])
                 start = end = stream.tell()
                 continue
             end = stream.tell()
+            lines.append(first_line)
             width = max(width, len(row))
             if len(row) < len(names) or any(row[len(names) :]):
-                raise _wrong_length(f"{path} line {offset_lines + reader.line_num}", row, names, line)
+                raise _wrong_length(f"{path} line {first_line}", row, names, line)
     except csv.Error as error:
         problem = f"it cannot be read as CSV ({error})"
         raise InputError(path, problem, expected=f"columns divided by {DIVIDED_BY}") from None
@@ -175,7 +195,7 @@ def open_table(path: str, *, keep_spaces: bool = False) -> TableFile:
         if name in named[:place]:
             remedy = NO_HEADER_HINT if is_number(name) else "rename one of them"
             raise InputError(path, f"it has two columns {name!r}", hint=remedy)
-    return TableFile(path, rows, delimiter, named, width, keep_spaces)
+    return TableFile(path, rows, lines, delimiter, named, width, keep_spaces)
 
 
 def is_unnamed(name: str) -> bool:

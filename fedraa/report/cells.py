@@ -1,10 +1,11 @@
 """The experiments of a comparison, one per method and seed."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice, product
+from itertools import product
 from numbers import Real
 from typing import Any
 
+from fedraa.arguments import as_tuple
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
@@ -14,26 +15,6 @@ from fedraa.settings.resolve import drop_unused_options
 from fedraa.settings.terms import TunedValues, check_schedules, on_terms
 
 DEFAULT_TIME = 20.0
-MAX_VALUES = 1_000_000
-
-
-def as_tuple(field: str, value: Any, example: str) -> tuple[Any, ...]:
-    """Return `value` as a tuple. A single name or Method becomes a tuple of one.
-
-    Args:
-        field: The name of the field in the error message.
-        value: One value, or several.
-        example: A correct value in the error message.
-    """
-    if isinstance(value, str | Method):
-        return (value,)
-    try:
-        values = tuple(islice(value, MAX_VALUES + 1))
-    except TypeError:
-        raise InputError(field, got=value, expected=f"a list, as {example}") from None
-    if len(values) > MAX_VALUES:
-        raise InputError(field, got=value, expected=f"at most {MAX_VALUES} values")
-    return values
 
 
 def check_nonempty_and_unique(**chosen: Sequence[object]) -> None:
@@ -78,8 +59,8 @@ def make_experiments(
 
     Raises InputError for an option that no method uses, and for a method without a time, round or update limit.
     """
-    methods = as_tuple("methods", methods, "['fed-raa', 'fedavg']")
-    seeds = as_tuple("seeds", seeds, "range(3)")
+    methods = as_tuple("methods", methods, "a list, as ['fed-raa', 'fedavg']", single=(str, Method))
+    seeds = as_tuple("seeds", seeds, "a list, as range(3)", single=())
     check_nonempty_and_unique(methods=methods, seeds=seeds)
     _refuse_equal_directories(methods)
     for field, plural in (("method", "methods"), ("seed", "seeds")):

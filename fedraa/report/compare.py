@@ -62,6 +62,8 @@ def run_row(history: History) -> dict[str, object]:
 def write_comparison(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:
     """Write the table and the plot of these runs, and return the table.
 
+    In the returned table `directory` is the path of a run. In the file it is the name below the folder of the file.
+
     Args:
         histories: The runs.
         directory: The folder of the files.
@@ -69,6 +71,7 @@ def write_comparison(histories: Sequence[History], directory: Path, dataset: str
     """
     frame = pd.DataFrame([run_row(history) for history in histories])
     frame.to_csv(directory / CELLS, index=False)
+    frame["directory"] = [str(history.directory) for history in histories]
     compared = {method_name(history.config): history.experiment for history in histories}
     setting_differences(compared.items()).to_csv(directory / DIFFERENCES, index=False)
     evals = dict[str, list[pd.DataFrame]]()

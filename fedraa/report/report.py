@@ -43,6 +43,8 @@ def report(
 
     Raises ValueError for a directory that is not a run, has no evaluation yet, or is damaged.
     """
+    if theme not in tuple(THEMES):
+        raise InputError("theme", got=theme, expected=", ".join(THEMES))
     if out.is_dir():
         raise InputError("out", f"{out} is a directory", hint="name the page to write")
     groups = load_groups(runs)

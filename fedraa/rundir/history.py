@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedraa.arguments import RUN_PATH, check_flags, to_path
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.objectives import MetricSpec, read_metric_spec
@@ -96,7 +96,7 @@ class History:
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self.directory = Path(directory)
+        self.directory = to_path("run", directory, RUN_PATH)
         for name in (CONFIG, EVENTS, EVALS):
             if not (self.directory / name).is_file():
                 run = next((path.parent for path in sorted(self.directory.glob(f"*/{CONFIG}"))), None)
@@ -189,6 +189,7 @@ class History:
         # torch is slow to import.
         from fedraa.rundir.trained_model import load_trained
 
+        check_flags(trust=trust)
         return load_trained(self.directory, self.config, model=model, transforms=transforms, trust=trust)
 
     @property

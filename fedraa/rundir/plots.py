@@ -44,7 +44,7 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, time_label
         ValueError: There is no such column. The error lists the columns.
     """
     for name in (x, y):
-        if name not in evals.columns:
+        if name not in list(evals.columns):
             raise InputError("plot", got=name, expected=f"one of {', '.join(evals.columns)}")
     figure = Plot(figsize=(6, 3.2), layout="constrained")
     axes = figure.subplots()

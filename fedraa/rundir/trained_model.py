@@ -55,6 +55,8 @@ def load_trained(
     inputs = read_inputs(config)
     if transforms is None:
         transforms = experiment.transforms
+    elif not isinstance(transforms, list | tuple):
+        transforms = (transforms,)
     unfitted = make_transforms(transforms, seed=experiment.seed)
     module = _make_module(experiment, inputs, model, seed=experiment.seed)
     _load_parameters(module, directory / MODEL)

@@ -188,6 +188,8 @@ def make_space(description: Mapping[str, object] | Sequence[str]) -> dict[str, P
         raise InputError("space", "it is empty", hint="give NAME=VALUES of one or more fields, such as lr=0.01:1:log")
     space: dict[str, Parameter] = {}
     for name, values in pairs:
+        if not isinstance(name, str):
+            raise InputError("space", got=name, expected="the name of a field as text")
         if name not in TUNABLE and "." not in name:
             raise _not_tunable(name)
         if name in space:

@@ -14,11 +14,11 @@ import pandas as pd
 from torch import nn
 
 from fedraa.api import RUNS, open_calls, open_session
+from fedraa.arguments import check_functions
 from fedraa.composition.method import Method
 from fedraa.composition.overrides import chosen_value, values_by_path
 from fedraa.composition.registry import find_method
-from fedraa.config.experiment import Experiment
-from fedraa.config.file import check_names
+from fedraa.config.experiment import Experiment, with_fields
 from fedraa.config.overrides import split_paths
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
@@ -111,11 +111,11 @@ def tune(  # noqa: PLR0913 - a call names its arguments
     Raises InputError before the first trial if the tuning is impossible, and at the end for a method without a result.
     """
     module, data, fields = split_objects(model, dataset, fields)
-    check_names(fields, Experiment.model_fields)
-    experiment = Experiment(**dict(experiment or {}) | dict(fields))
+    experiment = with_fields(experiment, fields)
+    check_functions(ended=ended, follow=follow)
     for name, count in (("trials", trials), ("jobs", jobs)):
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_TRIALS:
-            raise InputError(name, got=count, expected=f"a number from 1 to {MAX_TRIALS}")
+            raise InputError(name, got=count, expected=f"a whole number from 1 to {MAX_TRIALS}")
     objects = TrialObjects(module, data)
     plan = _Plan.of(methods, make_space(space), trials, experiment, follow, objects)
     if jobs > 1 and experiment.address is None:

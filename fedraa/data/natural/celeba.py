@@ -33,10 +33,10 @@ def read_celeba(data_dir: Path | None) -> FederatedDataset:
 
 
 def _convert_names(x: list[Any], y: list[Any]) -> tuple[list[Any], Array]:
-    for name in x:
+    for place, name in enumerate(x):
         if not isinstance(name, str) or Path(name).name != name:
-            raise InputError("x", got=name, expected="the name of an image, as in 000123.jpg")
-    return x, as_classes(y, 2)
+            raise InputError(f"x {place}", got=name, expected="the name of an image, as in 000123.jpg")
+    return x, as_classes(y, range(2))
 
 
 def _make_rows(folder: Path, split: LeafSplit) -> ImageRows:

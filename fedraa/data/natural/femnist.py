@@ -1,6 +1,7 @@
 """FEMNIST: images of handwritten digits and letters, 62 classes. A client is a writer (Caldas et al. 2018)."""
 
 import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from fedraa.data.natural.folders import find_folder, hold_out_rows
 from fedraa.data.natural.leaf import as_classes, has_leaf_files, read_leaf
-from fedraa.data.natural.tables import find_tables, read_tables
+from fedraa.data.natural.tables import find_tables, name_cell, read_tables
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.tree import Array
 from fedraa.errors import InputError
@@ -30,8 +31,9 @@ def read_femnist(data_dir: Path | None) -> FederatedDataset:
         pairs = [(np.concatenate(split.x), np.concatenate(split.y)) for split in (train, test)]
         return FederatedDataset("femnist", pairs[0], pairs[1], CLASSES, train.owners, test.owners)
     frame = read_tables(find_tables(root, "train"), ("image", "writer_id", "character"))
-    x = np.stack([_decode_image(row, image["bytes"]) for row, image in enumerate(frame["image"])])
-    y = as_classes(frame["character"].to_numpy(), CLASSES, "dataset 'femnist': character")
+    place = partial(name_cell, frame)
+    x = np.stack([_decode_image(place("image", row), image["bytes"]) for row, image in enumerate(frame["image"])])
+    y = as_classes(frame["character"], range(CLASSES), partial(place, "character"))
     owners = frame["writer_id"].to_numpy(str)
     held = hold_out_rows(owners, "femnist")
     train_owners, test_owners = owners[~held].tolist(), owners[held].tolist()
@@ -39,16 +41,27 @@ def read_femnist(data_dir: Path | None) -> FederatedDataset:
 
 
 def _convert_images(x: list[Any], y: list[Any]) -> tuple[Array, Array]:
-    images = np.asarray(x, np.float32)
-    if images.shape[1:] != (SIDE * SIDE,):
-        raise InputError("x", got=images, expected=f"{SIDE * SIDE} numbers for each image")
-    if not (images >= 0).all() or images.max() > 1:
-        raise InputError("x", got=float(images.max()), expected="numbers from 0 to 1")
-    return images.reshape(-1, 1, SIDE, SIDE), as_classes(y, CLASSES)
+    images = np.stack([_convert_pixels(f"x {place}", image) for place, image in enumerate(x)])
+    return images.reshape(-1, 1, SIDE, SIDE), as_classes(y, range(CLASSES))
 
 
-def _decode_image(row: int, encoded: bytes) -> Array:
-    """Return the pixels of a PNG file, float32 [1, 28, 28]."""
+def _convert_pixels(field: str, image: Any) -> Array:
+    """Return the pixels of an image, float32 [784]. `field` names the image in errors."""
+    expected = f"{SIDE * SIDE} numbers from 0 to 1"
+    try:
+        pixels = np.asarray(image, np.float32)
+    except (TypeError, ValueError):
+        raise InputError(field, got=image, expected=expected) from None
+    if pixels.shape != (SIDE * SIDE,):
+        raise InputError(field, got=image, expected=expected)
+    wrong = pixels[~((pixels >= 0) & (pixels <= 1))]
+    if wrong.size:
+        raise InputError(field, got=float(wrong[0]), expected=expected)
+    return pixels
+
+
+def _decode_image(field: str, encoded: bytes) -> Array:
+    """Return the pixels of a PNG file, float32 [1, 28, 28]. `field` names the image in errors."""
     # Pillow is an optional dependency.
     from PIL import Image
 
@@ -56,7 +69,7 @@ def _decode_image(row: int, encoded: bytes) -> Array:
         pixels = np.asarray(Image.open(io.BytesIO(encoded)).convert("L"), np.float32) / 255
     # A decoder can raise any exception.
     except Exception as error:
-        raise InputError(f"row {row} image", f"it cannot be read ({error})") from None
+        raise InputError(field, f"it cannot be read ({error})") from None
     if pixels.shape != (SIDE, SIDE):
-        raise InputError(f"row {row} image", got=pixels, expected=f"{SIDE} x {SIDE} pixels")
+        raise InputError(field, got=pixels, expected=f"{SIDE} x {SIDE} pixels")
     return pixels[None]

@@ -11,7 +11,8 @@ that LEAF has removed. Users in `user_data` that are missing in `users` have no 
 """
 
 import json
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,25 +59,27 @@ def read_leaf(root: Path, convert: Convert) -> tuple[LeafSplit, LeafSplit]:
     return train, test
 
 
-def as_classes(y: Any, classes: int, field: str = "y") -> Array:
-    """Return labels as int64 [samples].
+def as_classes(y: Sequence[Any], labels: Sequence[int], place: Callable[[int], str] = "y {}".format) -> Array:
+    """Return the class of each sample, int64 [samples]. The class of a label is its index in `labels`.
 
     Args:
-        y: The labels.
-        classes: The number of classes.
-        field: The name of the labels in errors.
+        y: The label of each sample.
+        labels: The allowed labels.
+        place: A function from a sample's index to the name of its label in errors.
 
     Raises:
-        InputError: A label is not from 0 to `classes - 1`.
+        InputError: A label is not allowed.
     """
-    labels = np.asarray(y)
-    if labels.ndim != 1:
-        raise InputError(field, got=labels, expected="one label for each sample")
-    integers = labels.astype(np.int64) if labels.dtype.kind in "iuf" else np.full(labels.shape, -1)
-    wrong = np.flatnonzero((integers != labels) | (integers < 0) | (integers >= classes))
-    if wrong.size:
-        raise InputError(f"{field} {wrong[0]}", got=y[wrong[0]], expected=f"a label from 0 to {classes - 1}")
-    return integers
+    classes: dict[Any, int] = {label: number for number, label in enumerate(labels)}
+    expected = f"one of the labels {', '.join(map(str, labels))}"
+    if isinstance(labels, range):
+        expected = f"a label from {labels[0]} to {labels[-1]}"
+    codes = np.empty(len(y), np.int64)
+    for row, label in enumerate(y):
+        if isinstance(label, bool) or not isinstance(label, int | float | np.number) or label not in classes:
+            raise InputError(place(row), got=label, expected=expected)
+        codes[row] = classes[label]
+    return codes
 
 
 def _read_split(folder: Path, convert: Convert) -> LeafSplit:
@@ -85,14 +88,13 @@ def _read_split(folder: Path, convert: Convert) -> LeafSplit:
         data = _read_file(path)
         for user in data["users"]:
             try:
-                entry = data["user_data"][user]
-                x, y = entry["x"], entry["y"]
+                x, y = _samples_of(data["user_data"].get(user))
                 if len(x) != len(y):
                     raise InputError("y", f"it has {len(y)} entries", expected=f"{len(x)}, as x has")
                 if not y:
                     continue
                 converted = convert(x, y)
-            except (KeyError, TypeError, ValueError) as error:
+            except ValueError as error:
                 raise locate_error(error, f"{path}: user {user!r}") from None
             split.users.append(str(user))
             split.x.append(converted[0])
@@ -102,11 +104,29 @@ def _read_split(folder: Path, convert: Convert) -> LeafSplit:
     return split
 
 
+def _samples_of(entry: object) -> tuple[list[Any], list[Any]]:
+    """Return the lists x and y of a user's entry. Raise InputError if it has another form."""
+    if isinstance(entry, dict) and isinstance(entry.get("x"), list) and isinstance(entry.get("y"), list):
+        return entry["x"], entry["y"]
+    raise InputError("user_data", got=entry, expected="a dict with the lists x and y")
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(read_regular_file(path))
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"it cannot be read as JSON ({read_failure(error)})") from None
-    if not isinstance(data, dict) or not isinstance(data.get("users"), list) or "user_data" not in data:
-        raise InputError(str(path), "it is not a file of LEAF", expected="a dict with users, num_samples and user_data")
+    if (
+        not isinstance(data, dict)
+        or not isinstance(data.get("users"), list)
+        or not isinstance(data.get("user_data"), dict)
+        or not all(isinstance(user, str) for user in data["users"])
+    ):
+        raise InputError(
+            str(path), "it is not a file of LEAF", expected="a dict with the list users and the dict user_data"
+        )
+    named: Counter[str] = Counter(data["users"])
+    for user, times in named.items():
+        if times > 1:
+            raise InputError(f"{path}: users", f"it has {user!r} {times} times", hint="name each user once")
     return data

@@ -42,13 +42,18 @@ def _convert_comments(x: list[Any], y: list[Any]) -> tuple[Sequences, list[tuple
     """Return an author's sequences, and for each sequence the target words and the weights of these words (0 or 1)."""
     sequences: Sequences = []
     targets: list[tuple[list[str], list[float]]] = []
-    for comment, target in zip(x, y, strict=True):
+    for place, (comment, target) in enumerate(zip(x, y, strict=True)):
+        if not isinstance(target, dict) or not {"target_tokens", "count_tokens"} <= target.keys():
+            raise InputError(f"y {place}", got=target, expected="a dict with target_tokens and count_tokens")
         parts = (comment, target["target_tokens"], target["count_tokens"])
-        if not len(parts[0]) == len(parts[1]) == len(parts[2]):
-            raise InputError("y", f"it has {len(parts[1])} sequences", expected=f"{len(comment)}, as x has")
+        if not all(isinstance(part, list) and len(part) == len(parts[0]) for part in parts):
+            problem = "x, target_tokens and count_tokens are not lists of equal length"
+            raise InputError(f"comment {place}", problem)
         for sequence, words, counts in zip(*parts, strict=True):
-            if not len(sequence) == len(words) == len(counts) == LENGTH:
-                raise InputError("x", got=sequence, expected=f"sequences of {LENGTH} words")
+            for part, kinds in ((sequence, str), (words, str), (counts, (int, float))):
+                if not isinstance(part, list) or len(part) != LENGTH or not all(isinstance(at, kinds) for at in part):
+                    expected = f"sequences of {LENGTH} words, and {LENGTH} numbers in count_tokens"
+                    raise InputError(f"comment {place}", got=part, expected=expected)
             counted = [count if word != PADDING else 0.0 for word, count in zip(words, counts, strict=True)]
             if any(counted):
                 sequences.append(sequence)

@@ -1,5 +1,6 @@
 """Sentiment140: negative and positive tweets. A client is an author (Go et al. 2009, Caldas et al. 2018)."""
 
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 
 from fedraa.data.natural.folders import find_folder, hold_out_rows
 from fedraa.data.natural.leaf import as_classes, has_leaf_files, read_leaf
-from fedraa.data.natural.tables import find_tables, read_tables
+from fedraa.data.natural.tables import find_tables, name_cell, read_tables
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.text import encode_texts, rank_words, split_words
 from fedraa.data.tree import Array
@@ -20,6 +21,8 @@ GET = (
 )
 LENGTH = 25
 """Number of tokens of a tweet, as in the models of LEAF."""
+SENTIMENTS = (0, 4)
+"""The labels of negative and positive tweets in Hugging Face's files."""
 Texts = list[list[str]]
 
 
@@ -44,15 +47,15 @@ def read_sent140(data_dir: Path | None) -> FederatedDataset:
 
 
 def _convert_tweets(x: list[Any], y: list[Any]) -> tuple[Texts, Array]:
-    for tweet in x:
+    for place, tweet in enumerate(x):
         if not isinstance(tweet, list) or len(tweet) != 5 or not isinstance(tweet[4], str):
-            raise InputError("x", got=tweet, expected="tweets [id, date, query, user, text]")
-    return [split_words(tweet[4]) for tweet in x], as_classes(y, 2)
+            raise InputError(f"x {place}", got=tweet, expected="a tweet [id, date, query, user, text]")
+    return [split_words(tweet[4]) for tweet in x], as_classes(y, range(2))
 
 
 def _read_tables(root: Path) -> tuple[list[Texts], list[Array], list[list[str]]]:
     frame = read_tables(find_tables(root, "train"), ("text", "user", "sentiment"))
-    y = as_classes(frame["sentiment"].to_numpy() / 4, 2, "dataset 'sent140': sentiment")
+    y = as_classes(frame["sentiment"], SENTIMENTS, partial(name_cell, frame, "sentiment"))
     owners = frame["user"].to_numpy(str)
     held = hold_out_rows(owners, "sent140")
     words = [split_words(text) for text in frame["text"]]

@@ -2,8 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from fedraa.data.natural.folders import TEST_SHARE, find_folder, hold_out_rows
 from fedraa.data.natural.leaf import LeafSplit, has_leaf_files, read_leaf
-from fedraa.data.natural.tables import find_tables, read_tables
+from fedraa.data.natural.tables import find_tables, name_cell, read_tables
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.rows import Rows
 from fedraa.data.tree import Array
@@ -104,12 +105,15 @@ def _find_tables(root: Path) -> list[Path]:
     return find_tables(root, "train") or find_tables(root, "", ".csv")
 
 
-def _convert_windows(x: Sequence[Any], y: Sequence[Any]) -> tuple[list[str], list[str]]:
-    for window, character in zip(x, y, strict=True):
+def _convert_windows(
+    x: Sequence[Any], y: Sequence[Any], place: Callable[[str, int], str] = "{} {}".format
+) -> tuple[list[str], list[str]]:
+    """Return the windows with their next characters, and these characters. `place` names a value in errors."""
+    for row, (window, character) in enumerate(zip(x, y, strict=True)):
         if not isinstance(window, str) or len(window) != LENGTH:
-            raise InputError("x", got=window, expected=f"text of {LENGTH} characters")
+            raise InputError(place("x", row), got=window, expected=f"text of {LENGTH} characters")
         if not isinstance(character, str) or len(character) != 1:
-            raise InputError("y", got=character, expected="one character")
+            raise InputError(place("y", row), got=character, expected="one character")
     return [window + character for window, character in zip(x, y, strict=True)], list(y)
 
 
@@ -128,7 +132,7 @@ def _starts_of_windows(windows: Sequence[str]) -> npt.NDArray[np.int64]:
 
 def _read_table(root: Path, every_position: bool) -> tuple[list[TextWindows], list[list[str]]]:
     frame = read_tables(_find_tables(root), ("character_id", "x", "y"))
-    windows, _ = _convert_windows(frame["x"].tolist(), frame["y"].tolist())
+    windows, _ = _convert_windows(frame["x"].tolist(), frame["y"].tolist(), partial(name_cell, frame))
     owners = frame["character_id"].to_numpy(str)
     held = hold_out_rows(owners, "shakespeare")
     codes, starts = encode_characters("".join(windows)), _starts_of_windows(windows)

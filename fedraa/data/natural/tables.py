@@ -26,9 +26,9 @@ def find_tables(root: Path, split: str, suffix: str = ".parquet") -> list[Path]:
 
 
 def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
-    """Return the columns of all files as one pandas DataFrame.
+    """Return the columns of all files as one pandas DataFrame, whose rows `name_cell` can name.
 
-    Raises InputError if a file cannot be read, or a value is missing. The error names the file and the row from 0.
+    Raises InputError if a file cannot be read, or a value is missing. The error names the file and the row.
     """
     # Importing pandas is slow, and workers do not need it.
     import pandas as pd
@@ -43,11 +43,18 @@ def read_tables(files: Sequence[Path], columns: Sequence[str]) -> Any:
             frame = _read_parquet(path, columns)
             is_empty = frame.isna()
         rows, places = np.nonzero(is_empty.to_numpy())
-        if rows.size:
-            field = f"{path} row {rows[0]} {columns[places[0]]}"
-            raise InputError(field, "it is empty", expected="a value in every row")
         frames.append(frame)
-    return pd.concat(frames, ignore_index=True)
+        if rows.size:
+            field = name_cell(pd.concat({str(path): frame}), columns[places[0]], int(rows[0]))
+            raise InputError(field, "it is empty", expected="a value in every row")
+    return pd.concat(dict(zip(map(str, files), frames, strict=True)))
+
+
+def name_cell(frame: Any, column: str, place: int) -> str:
+    """Return the name of a cell of `read_tables` in errors: its file, its line (CSV) or its row from 0, its column."""
+    path, number = frame.index[place]
+    kind = "line" if path.endswith(".csv") else "row"
+    return f"{path} {kind} {number} {column}"
 
 
 def _read_parquet(path: Path, columns: Sequence[str]) -> Any:

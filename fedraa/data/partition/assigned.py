@@ -1,6 +1,6 @@
 """The check of a custom partitioner's result."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,8 @@ def check_assignment(name: str, assigned: object, samples: int, clients: int) ->
     """
     field = f"partition: {name}"
     if not isinstance(assigned, Sequence | np.ndarray) or isinstance(assigned, str | bytes):
-        raise InputError(field, got=assigned, expected="one array of rows per client")
+        hint = "return a list of its values" if isinstance(assigned, Mapping) else ""
+        raise InputError(field, got=assigned, expected="a list with one array of rows per client", hint=hint)
     if len(assigned) != clients:
         raise InputError(field, f"it returned {len(assigned)} arrays", expected=f"one for each of {clients} clients")
     shards = [_check_shard(name, client, rows, samples) for client, rows in enumerate(assigned)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedraa.components.component_errors import unknown_component_error
+from fedraa.components.component_errors import names_text, unknown_component_error
 from fedraa.components.registry import ComponentRegistry
 from fedraa.components.text import KIND
 from fedraa.data.partition.dirichlet import Dirichlet
@@ -108,13 +108,16 @@ def make_partitioner(description: object, *, dirichlet: float | None = None) -> 
         description = {KIND: description}
     if dirichlet is not None and isinstance(description, Mapping) and description.get(KIND) == "dirichlet":
         description = {_NUMBER["dirichlet"]: dirichlet, **description}
+    if isinstance(description, list | tuple) or (isinstance(description, Mapping) and KIND not in description):
+        hint = "pass the rows of clients as a function: lambda labels, clients, rng: rows"
+        raise InputError("partition", got=description, expected=names_text(_BUILTIN), hint=hint)
     partitioner = PARTITIONERS.resolve(description)
     if isinstance(partitioner, Partitioner):
         return partitioner
     function = getattr(partitioner, "assign", partitioner)
     name = getattr(partitioner, "__qualname__", type(partitioner).__qualname__)
     if not callable(function):
-        expected = "a function (labels, clients, rng), or an object with a method assign"
+        expected = f"{names_text(_BUILTIN)}, a function (labels, clients, rng), or an object with a method assign"
         raise InputError("partition", got=partitioner, expected=expected)
     return _Called(name, function)
 

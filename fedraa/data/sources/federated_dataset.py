@@ -117,7 +117,7 @@ class FederatedDataset:
         cls,
         name: str,
         train: Mapping[Any, tuple[Tree, Any]],
-        test: Any,
+        test: Any = None,
         *,
         test_of_clients: Mapping[Any, tuple[Tree, Any]] | None = None,
         classes: int | None = None,
@@ -154,6 +154,9 @@ def _check_owners(field: str, owners: Any) -> None:
 
 
 def _join_clients(name: str, samples: Mapping[Any, tuple[Tree, Any]]) -> tuple[Tree, Any, list[Any]]:
+    if not isinstance(samples, Mapping):
+        expected = "a dict with a pair (x, y) for each client, as dict(enumerate(pairs))"
+        raise InputError(f"dataset {name!r}: clients", got=samples, expected=expected)
     xs, ys, owners = [], [], []
     for client, pair in samples.items():
         try:

@@ -54,12 +54,12 @@ class Table:
         return bool(self.frame[name].dtype == object)
 
     def place(self, which: Array) -> str:
-        """Return a text that names the first row in the mask `which` [n] by its number, file and client."""
+        """Return a text that names the first row in the mask `which` [n] by its line, file and client."""
         places = np.flatnonzero(which)
         at = int(places[0])
         if self.test is None:
             at = int(places[np.argmin(self.frame.index[places])])
-        place = f"row {int(self.frame.index[at]) + 1}"
+        place = f"line {self.frame.index[at]}"
         if self.test is not None and at >= self.cut:
             place += f" of {self.test}"
         if self.client is None or self.frame[self.client].isna().iloc[at]:

@@ -53,7 +53,7 @@ BAD = {
     "unreadable npz": ("--dataset garbage.npz", ["dataset", "garbage.npz", "numpy.savez"]),
     "malformed npz": ("--dataset missing.npz", ["dataset", "missing.npz", "y_train, x_test, y_test"]),
     "no such csv": ("--compute none.csv", ["compute", "none.csv", "no such file"]),
-    "malformed csv": ("--compute words.csv", ["compute", "words.csv row 1", "quick"]),
+    "malformed csv": ("--compute words.csv", ["compute", "words.csv line 2", "quick"]),
     "csv of the wrong length": ("--compute short.csv", ["compute", "2 devices", "10"]),
     "out in use": ("--out used", ["out", "used", "new or empty"]),
     "out is a file": ("--out good.npz", ["out", "good.npz", "new or empty"]),

@@ -260,9 +260,9 @@ def test_agnews_with_spaces_after_the_commas_is_read_whole(tmp_path):
     [
         ("label,words\n1,a\n", "", None),
         ("label,text\n", "", None),
-        ("label,text\n0,b\none,a\n", " row 2 label", "one"),
-        ("label,text\n4,a\n", " row 1 label", "4"),
-        ("label,text\n,a\n", " row 1 label", ""),
+        ("label,text\n0,b\none,a\n", " line 3 label", "one"),
+        ("label,text\n4,a\n", " line 2 label", "4"),
+        ("label,text\n,a\n", " line 2 label", ""),
         ('label,text\n1,"a\n', "", None),
         ("label,text\n1,a\n1,b, c\n", " line 3", 3),
         ("label,text\n1,a\n1\n", " line 3", 1),

@@ -79,7 +79,10 @@ def test_users_of_several_files_are_merged_and_users_without_samples_ignored(tmp
         (images(1), [62], "62"),
         (images(1), [0.5], "0.5"),
         (images(1), ["a"], "'a'"),
-        (images(1, 2, 3), [[0, 1], [0, 1], [0, 62]], "[3, 2]"),
+        (images(1, 2, 3), [[0, 1], [0, 1], [0, 62]], "[0, 1]"),
+        (images(1, 2), [3, None], "y 1: got None"),
+        ([*images(1), [-0.5] * 784], [3, 4], "x 1: got -0.5"),
+        ([*images(1), ["ink"] * 784], [3, 4], "x 1"),
         (images(1, 2), [0], "1 entries"),
         ("pixels", [0], "user 'w'"),
     ],
@@ -91,12 +94,21 @@ def test_malformed_samples_are_refused_with_the_file_and_the_user(x, y, shown, t
     assert shown in str(error.value)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"users": {}}', '{"users": ["a"]}'])
+@pytest.mark.parametrize("content", ["{", "[]", '{"users": {}}', '{"users": ["a"]}', '{"users": [1], "user_data": {}}'])
 def test_json_files_that_are_not_in_the_form_of_leaf_are_refused(content, tmp_path):
     root = write_leaf(tmp_path, "femnist", [{"a": (images(1), [0])}], [{"a": (images(2), [1])}])
     path = root / "test" / "other.json"
     path.write_text(content)
     with refuses(str(path)):
+        load_dataset("femnist", tmp_path)
+
+
+def test_a_user_who_is_named_twice_is_refused(tmp_path):
+    """Without this check, the samples of this user would count twice."""
+    root = write_leaf(tmp_path, "femnist", [{"a": (images(1), [0])}], [{"a": (images(2), [1])}])
+    path = root / "train" / "other.json"
+    path.write_text(json.dumps({"users": ["b", "b"], "user_data": {"b": {"x": images(1), "y": [0]}}}))
+    with refuses(f"{path}: users", "'b'"):
         load_dataset("femnist", tmp_path)
 
 
@@ -174,7 +186,7 @@ def test_empty_value_in_a_table_is_refused_with_its_row(tmp_path, monkeypatch):
 def test_empty_field_of_a_csv_file_is_refused_with_its_row(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text("user,text\na,good\n,bad\n")
-    with refuses(f"{path} row 1 user"):
+    with refuses(f"{path} line 3 user"):
         read_tables([path], ("text", "user"))
 
 

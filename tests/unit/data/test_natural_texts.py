@@ -154,7 +154,7 @@ def test_sent140_of_hugging_face_is_divided_by_user(tmp_path):
     assert [dealt.client(n)[1].tolist() for n in range(2)] == [[1] * 4, [0] * 4]
     assert [dealt.test_of(n)[1].tolist() for n in range(2)] == [[1], [0]]
     pd.DataFrame(rows | {"sentiment": 2}).to_parquet(folder / "0000.parquet")
-    with refuses("dataset 'sent140': sentiment 0"):
+    with refuses(f"{folder / '0000.parquet'} row 0 sentiment", "0, 4", got=2):
         load_dataset("sent140", tmp_path)
 
 
@@ -162,7 +162,7 @@ def test_tweet_without_text_is_refused(tmp_path):
     users = [{"ann": ([tweet(text, "ann")], [1])} for text in (None, "good")]
     root = write_leaf(tmp_path, "sent140", users[:1], users[1:])
     path = next((root / "train").iterdir())
-    with refuses(f"{path}: user 'ann': x"):
+    with refuses(f"{path}: user 'ann': x 0"):
         load_dataset("sent140", tmp_path)
 
 
@@ -271,3 +271,27 @@ def test_a_database_of_another_kind_is_refused(tmp_path):
     path.write_bytes(b"no database")
     with refuses(str(path)):
         load_dataset("stackoverflow", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "place"),
+    [
+        ([["a"] * 10], [1], "y 0"),
+        ([["a"] * 10], {"count_tokens": [[1] * 10]}, "y 0"),
+        (None, {"target_tokens": None, "count_tokens": None}, "comment 0"),
+        ([[5] * 10], {"target_tokens": [["a"] * 10], "count_tokens": [[1] * 10]}, "comment 0"),
+        ([["a"] * 10], {"target_tokens": [["a"] * 10], "count_tokens": [["x"] * 10]}, "comment 0"),
+    ],
+)
+def test_malformed_comments_are_refused_with_their_place(x, y, place, tmp_path):
+    root = write_leaf(tmp_path, "reddit", [{"ann": ([x], [y])}], [{"ann": ([x], [y])}])
+    path = next((root / "train").iterdir())
+    with refuses(f"{path}: user 'ann': {place}"):
+        load_dataset("reddit", tmp_path)
+
+
+def test_malformed_window_in_a_csv_file_is_refused_with_its_line(tmp_path):
+    rows = ["character_id,x,y", f"a,{'x' * 80},b", "", f"a,{'x' * 79},b"]
+    (tmp_path / "train.csv").write_text("\n".join(rows) + "\n")
+    with refuses(f"{tmp_path / 'train.csv'} line 4 x", got="x" * 79):
+        load_dataset("shakespeare", tmp_path)

@@ -45,6 +45,20 @@ def shards(partitioner: object, clients: int = 3) -> tuple[list[Any], list[Any]]
     return train, test
 
 
+@pytest.mark.parametrize("rows", [[[0, 1], [2]], ([0], [1]), {0: [0, 1], 1: [2]}])
+def test_rows_without_a_function_are_refused_with_the_function_to_write(rows: object) -> None:
+    with refuses("partition", "lambda", got=rows):
+        make_partitioner(rows)
+
+
+def test_a_function_that_returns_a_mapping_is_refused_with_a_remedy() -> None:
+    def by_client(labels: Any, clients: int, rng: np.random.Generator) -> Any:
+        return {client: [client] for client in range(clients)}
+
+    with refuses(f"partition: {by_client.__qualname__}", "return a list"):
+        shards(by_client)
+
+
 def test_clients_train_on_the_assigned_rows_and_test_on_the_same_classes() -> None:
     train, test = shards(ByParity())
     # Labels 0 and 2 are even: rows 0, 2, 3, 5, ... come first. 40 of 60 rows are even, so client 2 has all odd ones.

@@ -93,7 +93,7 @@ def test_every_kind_of_source_gives_each_client_the_same_samples(partition: str,
 def test_samples_may_be_given_by_client() -> None:
     mine = {name: (X[start::2], Y[start::2]) for start, name in enumerate(("even", "odd"))}
     tests = {"odd": (X_TEST[:2], Y_TEST[:2]), "even": (X_TEST[2:], Y_TEST[2:])}
-    data = dealt(fl.FederatedDataset.of_clients("mine", mine, None, test_of_clients=tests), "natural", 2)
+    data = dealt(fl.FederatedDataset.of_clients("mine", mine, test_of_clients=tests), "natural", 2)
     assert data.names == ("even", "odd")
     np.testing.assert_array_equal(data.client(1)[0], (X[1::2] - 1) / 2)
     np.testing.assert_array_equal(data.test_of(1)[1], Y_TEST[:2])
@@ -202,7 +202,7 @@ def test_word_or_infinity_in_a_column_of_numbers_is_refused(odd: str, got: Any, 
     rows = [f"{odd if i == 9 else i},{i % 2},shop{i % 3}" for i in range(30)]
     path = tmp_path / "sales.csv"
     path.write_text("\n".join(["price,label,client", *rows]))
-    with refuses(f"dataset {str(path)!r}: column 'price' row 10, client 'shop0'", got=got):
+    with refuses(f"dataset {str(path)!r}: column 'price' line 11, client 'shop0'", got=got):
         load_dataset(str(path), None)
 
 

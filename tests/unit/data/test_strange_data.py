@@ -112,9 +112,9 @@ def test_samples_that_are_not_a_pair_are_refused_with_the_expected_form(train: A
     [
         ("a,a,label\n1,2,0\n3,4,1\n", "classification", None, None),
         ("a,label\n1,0\n", "classification", None, None),
-        ("a,label\n" + "1,0\n" * 9 + "1e300,1\n", "classification", "column 'a' row 10", 1e300),
-        ("a,client,label\n" + "1,x,0\n" * 9 + "2,,1\n", "classification", "column 'client' row 10", None),
-        ("a,client,y\n" + "1,x,0.5\n" * 9 + "2,z,inf\n", "regression", "column 'y' row 10, client 'z'", float("inf")),
+        ("a,label\n" + "1,0\n" * 9 + "1e300,1\n", "classification", "column 'a' line 11", 1e300),
+        ("a,client,label\n" + "1,x,0\n" * 9 + "2,,1\n", "classification", "column 'client' line 11", None),
+        ("a,client,y\n" + "1,x,0.5\n" * 9 + "2,z,inf\n", "regression", "column 'y' line 11, client 'z'", float("inf")),
     ],
 )
 def test_wrong_tables_are_refused(rows: str, objective: str, field: str | None, got: Any, tmp_path: Path) -> None:

@@ -266,33 +266,33 @@ def test_clients_may_have_words_as_names(tmp_path: Path) -> None:
         pytest.param(table("1,1,7", "{x},1,{y}", x=X), "FILE", "put a line with the names", id="equal numbers"),
         pytest.param(table(",x,label", "{x},1,{y}", x=X), "FILE", "column 1", id="unnamed feature"),
         pytest.param(table("x,label,target", "{x},{y},{y}", x=X), "target", "'label' and 'target'", id="two targets"),
-        pytest.param(table("when,label", "2024-01-{i:02d},{y}"), "column 'when' row 1", "dates", id="ISO dates"),
+        pytest.param(table("when,label", "2024-01-{i:02d},{y}"), "column 'when' line 2", "dates", id="ISO dates"),
         pytest.param(
-            table("when,label", "{d}/2/2024 10:{i:02d},{y}", d=[1, 2] * 20), "column 'when' row 1", "dates", id="times"
+            table("when,label", "{d}/2/2024 10:{i:02d},{y}", d=[1, 2] * 20), "column 'when' line 2", "dates", id="times"
         ),
-        pytest.param(table("when,label", "Jan-20{i:02d},{y}"), "column 'when' row 1", "dates", id="months"),
+        pytest.param(table("when,label", "Jan-20{i:02d},{y}"), "column 'when' line 2", "dates", id="months"),
         pytest.param(table("user,label", "u{i},{y}"), "column 'user'", "drop", id="ids"),
-        pytest.param(table("x,label", "{v},{y}", v=["", *X[1:]]), "column 'x' row 1", "1 of 40", id="empty value"),
-        pytest.param(table("x,label", "{v},{y}", v=["NA", *X[1:]]), "column 'x' row 1", "'NA'", id="NA"),
+        pytest.param(table("x,label", "{v},{y}", v=["", *X[1:]]), "column 'x' line 2", "1 of 40", id="empty value"),
+        pytest.param(table("x,label", "{v},{y}", v=["NA", *X[1:]]), "column 'x' line 2", "'NA'", id="NA"),
         pytest.param(
-            table("x,label", "{v},{y}", v=["?"] * 30 + [*X[30:]]), "column 'x' row 1", "30 of 40", id="mostly ?"
+            table("x,label", "{v},{y}", v=["?"] * 30 + [*X[30:]]), "column 'x' line 2", "30 of 40", id="mostly ?"
         ),
         pytest.param(
-            table("c,label", "{v},{y}", v=["", *"ab" * 19, "a"]), "column 'c' row 1", "1 of 40", id="empty word"
+            table("c,label", "{v},{y}", v=["", *"ab" * 19, "a"]), "column 'c' line 2", "1 of 40", id="empty word"
         ),
         pytest.param(
-            table("x,label", "{x},{v}", x=X, v=["", *CLASSES[1:]]), "column 'label' row 1", "1 of 40", id="no label"
+            table("x,label", "{x},{v}", x=X, v=["", *CLASSES[1:]]), "column 'label' line 2", "1 of 40", id="no label"
         ),
         pytest.param(
-            table("x,label", "{x},{v}", x=X, v=["?", *CLASSES[1:]]), "column 'label' row 1", "'?'", id="label ?"
+            table("x,label", "{x},{v}", x=X, v=["?", *CLASSES[1:]]), "column 'label' line 2", "'?'", id="label ?"
         ),
         pytest.param(table("x,label", "{x},3", x=X), "column 'label'", "3", id="one class"),
         pytest.param(table("x,label", "{x},w{i}", x=X), "column 'label'", "40", id="label of words"),
-        pytest.param(table("x,label", "{v},{y}", v=["1", "two"] * 20), "column 'x' row 2", "'two'", id="half words"),
+        pytest.param(table("x,label", "{v},{y}", v=["1", "two"] * 20), "column 'x' line 3", "'two'", id="half words"),
         pytest.param(
-            table("x,label", "{v},{y}", v=["3%", "5", "7"] * 13 + ["2"]), "column 'x' row 1", "'3%'", id="some percent"
+            table("x,label", "{v},{y}", v=["3%", "5", "7"] * 13 + ["2"]), "column 'x' line 2", "'3%'", id="some percent"
         ),
-        pytest.param(table("x,label", "{v},{y}", v=["inf", *X[1:]]), "column 'x' row 1", "inf", id="infinity"),
+        pytest.param(table("x,label", "{v},{y}", v=["inf", *X[1:]]), "column 'x' line 2", "inf", id="infinity"),
         pytest.param(table("label", "{y}"), "FILE", "label", id="no feature"),
     ],
 )
@@ -310,7 +310,7 @@ def test_error_about_an_unreadable_table_names_file_line_or_column(
 
 def test_label_that_occurs_only_in_test_rows_is_refused(tmp_path: Path) -> None:
     test = write(tmp_path, PLAIN.replace(",1\n", ",7\n"), "u.csv")
-    with refuses(f"column 'label' row 2 of {test}", got=7):
+    with refuses(f"column 'label' line 3 of {test}", got=7):
         read_csv(write(tmp_path, PLAIN), test=test)
 
 
@@ -363,7 +363,7 @@ def test_blank_rows_of_delimiters_change_neither_clients_nor_row_numbers(tmp_pat
     with pytest.warns(RunWarning, match="'id' holds row numbers"):
         data = read_csv(write(tmp_path, text))
     assert {repr(client) for client in data.clients or ()} == {"3", "5"}
-    with pytest.warns(RunWarning), refuses("column 'x' row 3, client 3", "empty"):
+    with pytest.warns(RunWarning), refuses("column 'x' line 4, client 3", "empty"):
         read_csv(write(tmp_path, text.replace(f"2,3,{X[2]},", "2,3,,")))
 
 

@@ -59,9 +59,9 @@ def test_energy_counts_only_known_watts_and_is_none_without_any(tmp_path: Path) 
     ("columns", "row", "place"),
     [
         ("compute,watts_idle", "1,1", "columns"),
-        ("compute,watts_train", "1,-1", "row 1 watts_train"),
-        ("compute,watts_train", "1,inf", "row 1 watts_train"),
-        ("compute,watts_train", "1,", "row 1 watts_train"),
+        ("compute,watts_train", "1,-1", "line 2 watts_train"),
+        ("compute,watts_train", "1,inf", "line 2 watts_train"),
+        ("compute,watts_train", "1,", "line 2 watts_train"),
     ],
 )
 def test_wrong_watts_are_refused(tmp_path: Path, columns: str, row: str, place: str) -> None:

@@ -72,6 +72,12 @@ def test_wrong_compute_speeds_are_refused(spec: str, shown: str) -> None:
         fleet(spec)
 
 
+@pytest.mark.parametrize("speeds", [5, None, (1, 2), {"compute": [1, 2]}])
+def test_speeds_without_a_function_are_refused_with_the_function_to_write(speeds: object) -> None:
+    with refuses("compute", "lambda", "tiers", got=speeds):
+        make_fleet(speeds, 2, units="relative", seed=0)
+
+
 def test_csv_in_physical_units_costs_seconds(tmp_path: Path) -> None:
     path = tmp_path / "devices.csv"
     path.write_text("compute,downlink,uplink,latency,memory\n1e9,1e6,5e5,0.1,4e6\n2e9,inf,inf,0,8e6\n")
@@ -88,13 +94,13 @@ def test_csv_in_physical_units_costs_seconds(tmp_path: Path) -> None:
         ("compute\n1\n", "", None),
         ("speed\n1\n1\n", " columns", ["speed"]),
         ("client,compute,latency\n0,1,0\n1,1,0\n", " columns", ["client"]),
-        ("compute\n1\n-2\n", " row 2 compute", -2),
-        ("compute\n1\nfast\n", " row 2 compute", "fast"),
-        ("compute,latency\n1,0\n1,-1\n", " row 2 latency", -1),
-        ("compute\n1\ninf\n", " row 2 compute", float("inf")),
+        ("compute\n1\n-2\n", " line 3 compute", -2),
+        ("compute\n1\nfast\n", " line 3 compute", "fast"),
+        ("compute,latency\n1,0\n1,-1\n", " line 3 latency", -1),
+        ("compute\n1\ninf\n", " line 3 compute", float("inf")),
         ("compute,count\n1,2\n3,1\n", "", None),
-        ("compute,count\n1,1.5\n3,1\n", " row 1 count", 1.5),
-        ("compute,count\n1,2\n3,0\n", " row 2 count", 0),
+        ("compute,count\n1,1.5\n3,1\n", " line 2 count", 1.5),
+        ("compute,count\n1,2\n3,0\n", " line 3 count", 0),
         ("compute,count\n1,1e300\n3,1\n", "", None),
         ("count\n2\n", " columns", ["count"]),
         ("", "", None),

@@ -59,11 +59,11 @@ def test_phases_of_a_task_follow_one_another() -> None:
     [
         ("client,end,downlink\n0,1,1\n", " columns"),
         ("client,end,downlink,uplink\n", ""),
-        ("client,end,downlink,uplink\n2,1,1,1\n", " row 1"),
-        ("client,end,downlink,uplink\n0,1,1,1\n0,1,1,1\n", " row 2"),
-        ("client,end,downlink,uplink\n0,1,0,1\n", " row 1"),
-        ("client,end,downlink,uplink\n0,1,1,x\n", " row 1"),
-        ("client,end,downlink,uplink\n0,inf,1,1\n", " row 1"),
+        ("client,end,downlink,uplink\n2,1,1,1\n", " line 2"),
+        ("client,end,downlink,uplink\n0,1,1,1\n0,1,1,1\n", " line 3"),
+        ("client,end,downlink,uplink\n0,1,0,1\n", " line 2"),
+        ("client,end,downlink,uplink\n0,1,1,x\n", " line 2"),
+        ("client,end,downlink,uplink\n0,inf,1,1\n", " line 2"),
     ],
 )
 def test_wrong_rows_of_links_are_refused(text: str, place: str, tmp_path: Path) -> None:

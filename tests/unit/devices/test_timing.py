@@ -74,11 +74,11 @@ def test_task_that_fills_whole_spans_ends_in_spite_of_rounding(
     ("text", "place", "got"),
     [
         ("client,start\n0,1\n", "columns", ["client", "start"]),
-        ("client,start,end\n0,2,1\n", "row 1", [0, 2, 1]),
-        ("client,start,end\n0,0,2\n0,1,3\n", "row 2", [0, 1, 3]),
-        ("client,start,end\n5,0,2\n", "row 1", [5, 0, 2]),
-        ("client,start,end\n0,0,x\n", "row 1", [0, 0, "x"]),
-        ("client,start,end\n0,0,30\n", "row 1", [0, 0, 30]),
+        ("client,start,end\n0,2,1\n", "line 2", "0,2,1"),
+        ("client,start,end\n0,0,2\n0,1,3\n", "line 3", "0,1,3"),
+        ("client,start,end\n5,0,2\n", "line 2", "5,0,2"),
+        ("client,start,end\n0,0,x\n", "line 2", "0,0,x"),
+        ("client,start,end\n0,0,30\n", "line 2", "0,0,30"),
     ],
 )
 def test_wrong_spans_are_refused_by_row(tmp_path: Path, text: str, place: str, got: object) -> None:

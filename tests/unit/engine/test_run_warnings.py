@@ -350,3 +350,9 @@ def test_slow_link_in_physical_units_gives_a_warning(tmp_path: Path) -> None:
     links.write_text("client,end,downlink,uplink\n0,1,8,4\n")
     (sentence,) = warnings_of(compute="1e9:1", links=links, units="physical")
     assert re.search("^links: .* 4 bytes/s", sentence)
+
+
+@pytest.mark.parametrize(("size", "warned"), [(2000, 0), (2001, 1), (10**12, 1)])
+def test_buffer_of_more_than_a_thousand_updates_of_each_client_gives_a_warning(size: int, warned: int) -> None:
+    found = warnings_of(method="fedbuff", buffer_size=size)
+    assert [text.partition(":")[0] for text in found] == ["buffer_size"] * warned

@@ -68,3 +68,21 @@ def test_long_field_is_read_and_the_limit_of_other_readers_stays(tmp_path: Path)
     file = open_table(write(tmp_path, f"label,text\n0,{text}\n1,b\n"))
     assert file.texts(["text"])["text"].tolist() == [text, "b"]
     assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a,b\n\n1,2\n\n3,4\n",
+        "# made by hand\n\na,b\n1,2\n3,4\n",
+        "sep=,\na,b\n1,2\n,\n3,4\n",
+        'a,b\n"1\n",2\n3,4\n',
+        "a,b\r\n1,2\r\n3,4\r\n",
+    ],
+)
+def test_rows_have_the_line_at_which_they_begin_in_the_file(text: str, tmp_path: Path) -> None:
+    file = open_table(write(tmp_path, text))
+    lines = text.splitlines()
+    wanted = [number for number, line in enumerate(lines, 1) if line.startswith(("1,", '"1', "3,"))]
+    assert file.frame().index.tolist() == file.texts(["b"]).index.tolist() == wanted
+    assert file.texts(["b"])["b"].tolist() == ["2", "4"]

@@ -24,7 +24,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 
 
 def test_notebook_shows_a_history_as_a_table_with_its_curve(compared: Comparison) -> None:
-    history = History(compared.folder / "fed-raa-0")
+    history = History(compared["directory"].iloc[0])
     text = history._repr_html_()
     assert "fed-raa on digits, seed 0" in text
     assert f"<th>accuracy</th><td>{history.summary['accuracy']:.4f}</td>" in text

@@ -101,6 +101,7 @@ BEFORE_THE_START = [
     (optimizer(buffers=returning("velocity")), "local_optimizer", "Odd.buffers"),
     (optimizer(buffers=fails), "local_optimizer", "Odd"),
     (optimizer(check=fails), "local_optimizer", "Odd"),
+    (local(algorithm=fl.LocalAlgorithm), "method.local.algorithm", "LocalAlgorithm"),
     (algorithm(kept=property(returning("last"))), "method.local.algorithm", "Odd.kept"),
     (algorithm(kept=property(fails)), "method.local.algorithm", "Odd"),
     (algorithm(check_model=fails), "method.local.algorithm", "Odd"),
