@@ -29,7 +29,8 @@ def read_devices(path: Path, clients: int) -> dict[str, Floats]:
     check_columns(str(path), list(frame.columns), optional=(COUNT,))
     table = {name: pd.to_numeric(frame[name], errors="coerce").to_numpy(np.float64) for name in frame.columns}
     for name, values in table.items():
-        check_values(str(path), name, values, lambda n: f"line {frame.index[n]}", frame[name].tolist())
+        raw = [None if is_empty(value) else value for value in frame[name]]
+        check_values(str(path), name, values, lambda n: f"line {frame.index[n]}", raw)
     counts = table.pop(COUNT, np.ones(len(frame)))
     devices = int(counts.sum())
     if devices != clients:
@@ -64,7 +65,7 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
         column: The name of the column.
         values: The values of the column, NaN for a value that is not a number.
         where: A function from a device's index to its name.
-        raw: The values before conversion to numbers, for errors.
+        raw: The values before conversion to numbers, for errors. None stands for an empty field of a file.
     """
     too_low = values <= 0
     expected = "a number above 0"
@@ -79,7 +80,7 @@ def check_values(source: str, column: str, values: Floats, where: Callable[[int]
     if bad.size:
         field = f"compute: {source} {where(int(bad[0]))} {column}"
         value = raw[bad[0]]
-        if is_empty(value):
+        if value is None:
             raise InputError(field, "it is empty", expected=expected)
         raise InputError(field, got=value, expected=expected)
 
