@@ -40,7 +40,7 @@ from fedraa.rundir.file_names import CHECKPOINTS, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.reserved_directory import refuse_used, reserve_directory, run_name
 from fedraa.settings.terms import Terms
-from fedraa.settings.tuned import read_tuned, warn_of_other_data
+from fedraa.settings.tuned import read_tuned_about, warn_of_other_data
 from fedraa.waiting import is_shown
 
 if TYPE_CHECKING:
@@ -197,10 +197,8 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     check_functions(ended=ended)
     module, data, fields = split_objects(model, dataset, fields)
     experiment = with_fields(experiment, fields)
-    tuned_values = None
-    if tuned is not None:
-        tuned = to_path("tuned", tuned)
-        tuned_values = read_tuned(tuned)
+    tuned_file = None if tuned is None else to_path("tuned", tuned)
+    about, tuned_values = ({}, None) if tuned_file is None else read_tuned_about(tuned_file)
     runs = make_experiments(methods, seeds, experiment, terms, tuned_values)
     if experiment.out is not None:
         refuse_used(experiment.out)
@@ -209,8 +207,8 @@ def compare(  # noqa: PLR0913 - a call names its arguments
         for number, settings in enumerate(runs, 1):
             callback_list.prepare(f"checking run {number} of {len(runs)}")
             data_name = build_run(settings, module, data).data.dataset.name
-    if isinstance(tuned, Path):
-        warn_of_other_data(tuned, experiment.dataset if data is None else data_name)
+    if tuned_file is not None:
+        warn_of_other_data(tuned_file, about, experiment.dataset if data is None else data_name)
     histories = []
     name = run_name("compare", data_name, experiment.seed)
     together = open_session(experiment, experiment.client_count)

@@ -42,14 +42,15 @@ def read_tuned_about(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, An
     return {name: value for name, value in document.items() if name != "methods"}, tuned
 
 
-def warn_of_other_data(path: Path, used: str) -> None:
+def warn_of_other_data(path: Path, about: Mapping[str, Any], used: str) -> None:
     """Warn if the values in the file were tuned on another data set.
 
     Args:
         path: The file of `fedraa tune`.
+        about: The file's entries about the search.
         used: The data set of the comparison: its name or its file.
     """
-    dataset = read_tuned_about(path)[0].get("dataset")
+    dataset = about.get("dataset")
     if dataset is not None and Path(str(dataset)).name != Path(used).name:
         problem = f"its values were tuned on {dataset}, but this comparison uses {used}; tune the methods on {used}"
         warnings.warn(f"tuned: {path}: {problem}", RunWarning, stacklevel=2)

@@ -355,7 +355,7 @@ def _check_float32(table: Table, name: str, values: Array) -> None:
         odd = ~np.isfinite(values.astype(np.float32))
     warn_lost_digits(f"dataset {table.path!r}: column {name!r}", values)
     if odd.any():
-        # `tolist` gives Python's numbers, for the text of the error.
+        # The error shows the numbers. `tolist` converts them to numbers of Python.
         value = table.frame[name][odd].tolist()[0]
         raise InputError(table.cell(name, odd), got=value, expected="a finite number that float32 can hold")
 
