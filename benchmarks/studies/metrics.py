@@ -51,10 +51,24 @@ def read_last(column: str, factor: float = 1.0) -> Callable[[History], float]:
     return lambda history: factor * float(history.evals[column].iloc[-1])
 
 
+def average_late(column: str, factor: float = 1.0) -> Callable[[History], float]:
+    """Return a function that multiplies `factor` by the mean of `column` over the last quarter of a run's evaluations.
+
+    The number of evaluations is rounded up, so that there is at least one.
+    """
+
+    def average(history: History) -> float:
+        values = history.evals[column]
+        return factor * float(values.iloc[-math.ceil(len(values) / 4) :].mean())
+
+    return average
+
+
 PERCENT = (0.0, 100.0)
 ACCURACY = Metric("accuracy %", read_last("accuracy", 100), within=PERCENT)
 CLIENT_MEAN = Metric("client accuracy %", read_last("client_mean", 100), within=PERCENT)
 CLIENT_STD = Metric("deviation %", read_last("client_std", 100), "less")
+LATE_STD = Metric("deviation %, mean of the last quarter", average_late("client_std", 100), "less")
 CLIENT_WORST = Metric("worst client %", read_last("client_worst", 100), within=PERCENT)
 LOSS = Metric("test loss", read_last("loss"), "less", ".3f")
 

@@ -63,6 +63,8 @@ RECIPES: dict[str, Recipe] = {
         fedsam.fedsam_beta,
         fedsam.fedsam_momentum,
         few_rows.ramfed_memory_agnews,
+        few_rows.ramfed_memory_cifar10,
+        few_rows.fedsam_deviation,
         fleets.equal_budget,
         fleets.stragglers,
         fleets.staleness,

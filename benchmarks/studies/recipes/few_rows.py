@@ -1,20 +1,44 @@
-"""Studies with a few rows of another study, and no other change, so that many seeds are affordable."""
+"""Studies with a few rows of another study, so that many seeds are affordable."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
-from benchmarks.studies.recipes.ramfed import ramfed_table3_agnews
+from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, LATE_STD
+from benchmarks.studies.recipes.fedsam import fedsam_cifar10
+from benchmarks.studies.recipes.ramfed import ramfed_table2_cifar10, ramfed_table3_agnews
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
-
-ROWS = ("fedavg", "ra-fed L", "ram-fed L")
 
 
 def ramfed_memory_agnews(scale: Scale) -> Study:
     """Compare RAM-Fed with RA-Fed and FedAvg at the level L, with FastText on AG News: RAM-Fed's Table 3."""
-    whole = ramfed_table3_agnews(scale)
-    return replace(
-        whole,
-        name="ramfed_memory_agnews",
-        title="A few rows of ramfed_table3_agnews, with many seeds (RAM-Fed, Table 3)",
-        cells=[cell for cell in whole.cells if cell.row in ROWS],
-    )
+    rows = ("fedavg", "ra-fed L", "ram-fed L")
+    return _take_rows(ramfed_table3_agnews(scale), "ramfed_memory_agnews", rows, "RAM-Fed, Table 3")
+
+
+def ramfed_memory_cifar10(scale: Scale) -> Study:
+    """Compare RAM-Fed with RA-Fed at the levels L and S, with a CNN on CIFAR-10: RAM-Fed's Table 2."""
+    rows = ("ra-fed L", "ram-fed L", "ra-fed S", "ram-fed S")
+    return _take_rows(ramfed_table2_cifar10(scale), "ramfed_memory_cifar10", rows, "RAM-Fed, Table 2")
+
+
+def fedsam_deviation(scale: Scale) -> Study:
+    """Compare how the accuracies of clients deviate with FedSAM, MoFedSAM, FedAvg and FedCM: FedSAM's Table 1."""
+    rows = ("fedavg", "fedsam", "fedcm", "mofedsam")
+    study = _take_rows(fedsam_cifar10(scale), "fedsam_deviation", rows, "FedSAM, Table 1")
+    cells = []
+    for cell in study.cells:
+        # The paper has one number for the deviation. Both metrics are compared with it.
+        deviation = cell.paper[CLIENT_STD.name]
+        paper = {CLIENT_MEAN.name: cell.paper[CLIENT_MEAN.name], CLIENT_STD.name: deviation, LATE_STD.name: deviation}
+        cells.append(replace(cell, paper=paper))
+    note = f"The deviation changes from round to round. `{LATE_STD.name}` is a mean, so it has less noise."
+    metrics = (CLIENT_MEAN, CLIENT_STD, LATE_STD)
+    return replace(study, cells=cells, metrics=metrics, notes=(*study.notes, note))
+
+
+def _take_rows(whole: Study, name: str, rows: Collection[str], source: str) -> Study:
+    """Return a study that has only some rows of the study `whole`. `source` is the paper and its table."""
+    title = f"A few rows of {whole.name}, with many seeds ({source})"
+    cells = [cell for cell in whole.cells if cell.row in rows]
+    return replace(whole, name=name, title=title, cells=cells)
