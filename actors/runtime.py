@@ -22,12 +22,12 @@ def node_id() -> str:
 def nodes() -> list[dict[str, Any]]:
     """Return the descriptions of all living and dead nodes."""
     # Ray leaves this function untyped.
-    descriptions: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
+    descriptions: list[dict[str, Any]] = ray.nodes()
     return descriptions
 
 
 def resources() -> dict[str, float]:
     """Return the total amount of each resource of the cluster, by name."""
     # Ray leaves this function untyped.
-    amounts: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    amounts: dict[str, float] = ray.cluster_resources()
     return amounts

@@ -56,8 +56,8 @@ def process_kind(process: int) -> str | None:
 def object_store_bytes() -> float:
     """Return the used bytes of Ray's object store."""
     # These functions of Ray have no type hints.
-    whole = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    free = ray.available_resources()  # type: ignore[no-untyped-call]
+    whole = ray.cluster_resources()
+    free = ray.available_resources()
     return float(whole["object_store_memory"] - free.get("object_store_memory", 0.0))
 
 

@@ -113,12 +113,12 @@ class FlatModule:
         if is_large(len(self.weights), self.weights.device):
             self.gradient.zero_()
             # torch leaves Tensor.backward untyped.
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             return
         for parameter in self._pieces:
             parameter.grad = None
         # torch leaves Tensor.backward untyped.
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         # One call copies all gradients, because starting a copy on a GPU takes as long as copying a small parameter.
         torch.cat([_flat_gradient(parameter) for parameter in self._pieces], out=self.gradient)
 
@@ -134,7 +134,7 @@ class FlatModule:
         self._waiting = dict(self._pieces)
         self._take = take
         # torch leaves Tensor.backward untyped.
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         # The loss does not depend on the remaining parameters, so their gradients are 0.
         for piece in self._waiting.values():
             take(piece, torch.zeros_like(self.weights[piece]))

@@ -141,7 +141,7 @@ class _Probe:
             learnt = [x.square().mean() for x in outputs if x.requires_grad and x.is_floating_point()]
             if learnt:
                 # torch leaves Tensor.backward untyped.
-                torch.stack([x.float() for x in learnt]).sum().backward()  # type: ignore[no-untyped-call]
+                torch.stack([x.float() for x in learnt]).sum().backward()
         return [x.detach() for x in outputs], [p.grad for p in module.parameters() if p.grad is not None]
 
     def _refuse_unsent_state(self, buffers: list[str], attributes: list[str]) -> None:
@@ -356,7 +356,7 @@ class _Probe:
             finite = bool(outputs.isfinite().all())
             if training and outputs.requires_grad:
                 # torch leaves Tensor.backward untyped.
-                outputs.float().square().mean().backward()  # type: ignore[no-untyped-call]
+                outputs.float().square().mean().backward()
                 gradients = [p.grad for p in module.parameters() if p.grad is not None]
                 finite = finite and all(bool(g.isfinite().all()) for g in gradients)
         return tuple(outputs.shape), finite

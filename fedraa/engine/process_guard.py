@@ -92,7 +92,7 @@ def _unchanged_settings() -> Iterator[None]:
     fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     on_gpu = None
     # This function of torch has no type annotations.
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():
         on_gpu = torch.cuda.get_rng_state_all()
     try:
         yield

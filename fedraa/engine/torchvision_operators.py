@@ -58,8 +58,8 @@ def _declare_operators() -> None:
     import torch
 
     # The methods of torch.library.Library have no type annotations.
-    library = torch.library.Library(NAME, "FRAGMENT")  # type: ignore[no-untyped-call]
+    library = torch.library.Library(NAME, "FRAGMENT")
     for operator in ("nms", "qnms"):
         signature = f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-        library.define(signature)  # type: ignore[no-untyped-call]
+        library.define(signature)
     _declared.append(library)

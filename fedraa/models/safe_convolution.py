@@ -72,8 +72,8 @@ def _convolution_backward(
 
 def replace_kernel() -> torch.library.Library:
     """Replace PyTorch's CPU kernel for the backward pass of convolutions, as long as the returned object exists."""
-    library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
-    library.impl(_OPERATOR, _convolution_backward, "CPU", with_keyset=True)  # type: ignore[no-untyped-call]
+    library = torch.library.Library("aten", "IMPL")
+    library.impl(_OPERATOR, _convolution_backward, "CPU", with_keyset=True)
     return library
 
 

@@ -100,7 +100,7 @@ def find_backward_layers(traced: Traced, example: Tree) -> list[tuple[str, ...]]
     module.train()
     completed: list[str] = []
     for name, parameter in zip(traced.names, trainable_parameters(module), strict=True):
-        parameter.register_post_accumulate_grad_hook(lambda _, name=name: completed.append(name))  # type: ignore[no-untyped-call]
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: completed.append(name))
     with torch.random.fork_rng():
         torch.autograd.backward([_sum_outputs(module, map_tree(lambda part: part.clone(), example))])
     layers: dict[str, list[str]] = {}
@@ -145,13 +145,13 @@ def _convolution_backward_flops(
 
 
 def _attention_flops(query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object) -> int:
-    return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+    return int(sdpa_flop_count(query, key, value))
 
 
 def _attention_backward_flops(
     grad_out: Sequence[int], query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: object, **__: object
 ) -> int:
-    return int(sdpa_backward_flop_count(grad_out, query, key, value))  # type: ignore[no-untyped-call]
+    return int(sdpa_backward_flop_count(grad_out, query, key, value))
 
 
 def _grouped_product_flops(left: Sequence[int], right: Sequence[int], *_: object, **__: object) -> int:
@@ -234,10 +234,7 @@ _MISSING_FORMULAS = {
     # As for experts, each row of the left matrices is multiplied by one matrix.
     torch.ops.aten.addbmm: _skip_first(_grouped_product_flops),
 }
-_FORMULAS = flop_registry | {
-    operator: shape_wrapper(formula)  # type: ignore[no-untyped-call]
-    for operator, formula in _MISSING_FORMULAS.items()
-}
+_FORMULAS = flop_registry | {operator: shape_wrapper(formula) for operator, formula in _MISSING_FORMULAS.items()}
 
 
 def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
@@ -245,7 +242,7 @@ def _sum_outputs(module: nn.Module, example: Tree) -> Tensor:
     return torch.stack(out).sum()
 
 
-class Meter(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Meter(TorchDispatchMode):
     """A mode that counts FLOPs and the bytes of new tensors.
 
     It uses the formulas of torch's FlopCounterMode, and those of `_MISSING_FORMULAS`. FlopCounterMode itself would

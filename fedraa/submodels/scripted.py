@@ -45,4 +45,4 @@ def _write_script(module: torch.jit.ScriptModule) -> bytes:
 
 
 def _read_script(content: bytes) -> nn.Module:
-    return cast(nn.Module, torch.jit.load(io.BytesIO(content)))  # type: ignore[no-untyped-call]
+    return cast(nn.Module, torch.jit.load(io.BytesIO(content)))

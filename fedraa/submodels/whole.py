@@ -77,7 +77,7 @@ def _survive_updates(module: nn.Module, inputs: Tree, gradients: Sequence[Tensor
         p.data.fill_(torch.nan)
 
     for p in parameters:
-        p.register_post_accumulate_grad_hook(take_gradient)  # type: ignore[no-untyped-call]
+        p.register_post_accumulate_grad_hook(take_gradient)
     try:
         differentiate_sum(run_forward(module, inputs))
     # NaN can make a module's code raise any exception.

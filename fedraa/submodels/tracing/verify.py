@@ -295,7 +295,7 @@ def _set_precision(module: nn.Module, double: bool) -> nn.Module:
             return x.to(torch.float64 if double else torch.float32)
         return x
 
-    converted: nn.Module = module._apply(convert)  # type: ignore[no-untyped-call]
+    converted: nn.Module = module._apply(convert)
     return converted
 
 
