@@ -65,6 +65,7 @@ RECIPES: dict[str, Recipe] = {
         few_rows.ramfed_memory_agnews,
         few_rows.ramfed_memory_cifar10,
         few_rows.fedsam_deviation,
+        few_rows.fedsam_small_deviation,
         fleets.equal_budget,
         fleets.stragglers,
         fleets.staleness,

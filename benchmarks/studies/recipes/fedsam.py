@@ -53,11 +53,12 @@ TARGETS = {"digits": 0.90, "mnist": 0.95, "cifar10-subset": 0.40, "emnist": 0.80
 STEPS = to_target(TARGETS, "step")
 METRICS = (CLIENT_MEAN, CLIENT_STD, STEPS, TRAIN_ACCURACY)
 CURVES = "The paper gives only curves, no numbers."
+AFFINE = "Here the affine change that FedRobust makes to the inputs scales and shifts each input separately."
 NOTES = (
     "As in the paper, all methods have local momentum 0 and give all clients the same weight.",
     "The paper tunes every learning rate on a grid and does not publish the result. Here all methods have 0.1, unless "
     "`--terms tuned` gives them the values of `fedraa tune`.",
-    "Here the affine change that FedRobust makes to the inputs scales and shifts each input separately.",
+    AFFINE,
 )
 FLATNESS = (
     "Flatness is measured on 1,000 training samples: the largest eigenvalue of the Hessian of the loss, and the mean "

@@ -1,13 +1,17 @@
-"""Studies with a few rows of another study, so that many seeds are affordable."""
+"""Studies with a few rows or metrics of another study, so that many seeds are affordable."""
 
 from collections.abc import Collection
 from dataclasses import replace
 
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, LATE_STD
-from benchmarks.studies.recipes.fedsam import fedsam_cifar10
-from benchmarks.studies.recipes.ramfed import ramfed_table2_cifar10, ramfed_table3_agnews
+from benchmarks.studies.recipes.fedsam import AFFINE, FLATNESS, fedsam_cifar10, fedsam_small_clients
+from benchmarks.studies.recipes.ramfed import STAND_IN, ramfed_table2_cifar10, ramfed_table3_agnews
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
+from fedraa.config.experiment import with_fields
+
+# Notes on rows and metrics that the studies of this module do not have.
+UNUSED_NOTES = (AFFINE, FLATNESS, STAND_IN)
 
 
 def ramfed_memory_agnews(scale: Scale) -> Study:
@@ -25,7 +29,21 @@ def ramfed_memory_cifar10(scale: Scale) -> Study:
 def fedsam_deviation(scale: Scale) -> Study:
     """Compare how the accuracies of clients deviate with FedSAM, MoFedSAM, FedAvg and FedCM: FedSAM's Table 1."""
     rows = ("fedavg", "fedsam", "fedcm", "mofedsam")
-    study = _take_rows(fedsam_cifar10(scale), "fedsam_deviation", rows, "FedSAM, Table 1")
+    return _average_deviation(_take_rows(fedsam_cifar10(scale), "fedsam_deviation", rows, "FedSAM, Table 1"))
+
+
+def fedsam_small_deviation(scale: Scale) -> Study:
+    """Compare how the accuracies of clients with few images deviate after ten local epochs: FedSAM's Table 1."""
+    whole = fedsam_small_clients(scale)
+    study = _average_deviation(_take_rows(whole, "fedsam_small_deviation", whole.rows, "FedSAM, Table 1"))
+    every = scale.pick_value(4, 4, 10)
+    cells = [replace(cell, experiment=with_fields(cell.experiment, {"eval_every": every})) for cell in study.cells]
+    title = f"The deviations in {whole.name}, with many seeds (FedSAM, Table 1)"
+    return replace(study, title=title, cells=cells)
+
+
+def _average_deviation(study: Study) -> Study:
+    """Return a study of the clients' accuracies, with their mean deviation over the last evaluations."""
     cells = []
     for cell in study.cells:
         # The paper has one number for the deviation. Both metrics are compared with it.
@@ -33,12 +51,12 @@ def fedsam_deviation(scale: Scale) -> Study:
         paper = {CLIENT_MEAN.name: cell.paper[CLIENT_MEAN.name], CLIENT_STD.name: deviation, LATE_STD.name: deviation}
         cells.append(replace(cell, paper=paper))
     note = f"The deviation changes from round to round. `{LATE_STD.name}` is a mean, so it has less noise."
-    metrics = (CLIENT_MEAN, CLIENT_STD, LATE_STD)
-    return replace(study, cells=cells, metrics=metrics, notes=(*study.notes, note))
+    return replace(study, cells=cells, metrics=(CLIENT_MEAN, CLIENT_STD, LATE_STD), notes=(*study.notes, note))
 
 
 def _take_rows(whole: Study, name: str, rows: Collection[str], source: str) -> Study:
     """Return a study that has only some rows of the study `whole`. `source` is the paper and its table."""
     title = f"A few rows of {whole.name}, with many seeds ({source})"
     cells = [cell for cell in whole.cells if cell.row in rows]
-    return replace(whole, name=name, title=title, cells=cells)
+    notes = [note for note in whole.notes if note not in UNUSED_NOTES]
+    return replace(whole, name=name, title=title, cells=cells, notes=notes)
