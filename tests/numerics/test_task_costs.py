@@ -23,8 +23,8 @@ FLOPS = 2 * HIDDEN * (3 * CLASSES + 2 * FEATURES)
 
 # A hidden unit costs 4 * 3 FLOPs at the device and 6 * 4 at the server, which is ten times as fast.
 SPLIT = 1 / 3 + 2 / 3 / 10
-# The cost of a task on n samples with `trained` trained coordinates: the FLOPs as a multiple of those of the full
-# model, bytes down, and bytes up.
+# The cost of a task on n samples with `trained` trained coordinates: the work as a multiple of the full model's work,
+# bytes down, and bytes up. The work of a submodel is its share of the parameters.
 TaskCost = Callable[[int, int], tuple[float, float, float]]
 
 TASK_COSTS: dict[str, tuple[str, dict[str, Any], TaskCost]] = {
