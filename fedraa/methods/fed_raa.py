@@ -47,7 +47,7 @@ FED_RAA = register(
         update=ConvexMix(),
         schedule=AsyncSchedule(scheduler="gre-raa"),
         paper_settings=PaperSettings(
-            source="Fed-RAA, Section 5, MNIST and CIFAR-10",
+            source="Fed-RAA, Appendix C.1, MNIST and CIFAR-10",
             values={"lr": 0.005, "momentum": 0.5, "local_epochs": 5, "batch_size": 128},
             unstated="mixing, staleness weight, proximal weight, fragments of the main tables",
         ),

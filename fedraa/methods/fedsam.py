@@ -22,7 +22,7 @@ from fedraa.methods.fedcm import GlobalMomentum
 from fedraa.server.round_update import Mean
 
 _PAPER = PaperSettings(
-    source="FedSAM, Section 6, CIFAR-10",
+    source="FedSAM, Section 5.1, CIFAR-10",
     values={
         "lr": 0.1,
         "momentum": 0.0,

@@ -84,7 +84,7 @@ register(
         local=replace(PLAIN_SGD, grad_mix=0.1, full_gradient=True),
         update=Mean(weights="samples", auxiliary=FrozenMomentum()),
         paper_settings=PaperSettings(
-            source="FedSAM, Section 6; fedjax",
+            source="FedSAM, Section 5.1; fedjax",
             values={"momentum": 0.0, "local.grad_mix": 0.1, "server_lr": 1.0, "weights": "samples"},
         ),
     )
