@@ -169,7 +169,7 @@ AGNEWS = {
 SETTINGS = {"partition": "dirichlet", "momentum": 0.5, "weights": "uniform"}
 STAND_IN = (
     "In this paper SplitFL is one slice of the model that all clients train. Here it is HeteroFL with half of the "
-    "width for all clients."
+    "width for all clients, and with HeteroFL's clipping, weight decay and loss of only the client's own labels."
 )
 
 
@@ -278,7 +278,7 @@ def ramfed_coverage(scale: Scale) -> Study:
     }
     rate: dict[str, Any] = {"lr": 0.01, "batch_size": 128}
     common |= {"local_steps": 5} | scale.pick_value({"lr": 0.05}, rate, rate)
-    labels = {0: "always covered", 10: "gaps every 10", 2: "gaps every 2", 1: "one region for all"}
+    labels = {0: "always covered", 10: "gaps every 10", 2: "gaps every 2", 1: "same regions for all"}
     cells = []
     for method, level, (gaps, label) in product(("ra-fed", "ram-fed"), ("S", "L"), labels.items()):
         own = {"submodel.level": level, "submodel.uncovered_every": gaps}
@@ -295,8 +295,8 @@ def ramfed_coverage(scale: Scale) -> Study:
             "rounds in which all clients train the same regions. The table has their measured values.",
             "`longest untrained by a client` is the paper's τ_q (Assumption 6): the most rounds in a row in which one "
             "client did not train a region. `longest untrained` counts the rounds in which no client trained it.",
-            "With `one region for all`, only one region is trained after the first round. Its least coverage is 10, "
-            "and S* is 1.",
+            "With `same regions for all`, all clients train the same regions after the first round: one at level S, so "
+            "that S* is 1, and two at level L. The least coverage is 10.",
         ),
         claims=(
             Claim(
@@ -307,7 +307,7 @@ def ramfed_coverage(scale: Scale) -> Study:
             ),
             Claim(
                 "S, always covered",
-                "S, one region for all",
+                "S, same regions for all",
                 ACCURACY.name,
                 "With many untrained regions, the accuracy is lower, even if the others are covered well (Figure 3)",
             ),
@@ -391,7 +391,8 @@ def ramfed_schedule(scale: Scale) -> Study:
         notes=(
             "A client trains one of four regions in a round, the paper's level S. The paper has only curves.",
             "Γ* is the least number of clients of a trained region, S* the number of regions that are trained in a "
-            "round, and τ the number of rounds after which a client trains a region again. A region has hidden units.",
+            "round, and τ the number of rounds after which a client trains a region again, one more than `longest "
+            "untrained by a client`. A region has hidden units.",
             "All clients train all regions in the first round. In a run with fewer rounds than τ, each client trains "
             "only some of the regions afterwards.",
         ),

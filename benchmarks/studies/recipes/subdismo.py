@@ -5,7 +5,7 @@ from typing import Any
 
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, FLOPS_PER_SAMPLE, LEAST_COVERAGE, upload_size
 from benchmarks.studies.recipes.scale import NETWORKS, Scale
-from benchmarks.studies.recipes.subdismo_numbers import TABLE_1, TABLE_1_CIFAR100
+from benchmarks.studies.recipes.subdismo_numbers import TABLE_1, TABLE_1_CIFAR100, TABLE_2
 from benchmarks.studies.study import SEEDS, Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
@@ -22,6 +22,15 @@ DEEP_BLOCKS = (
     "Four residual blocks of dense layers behind a norm stand in for the four blocks of the paper's ViT-Small."
 )
 SUBSET = "The data are a subset of CIFAR-10: 10,000 training and 2,000 test images."
+PAPER_SHARES = "In the paper half of the clients train a quarter of the model, and half train half of it."
+RAM_FED_SHARE = (
+    f"{PAPER_SHARES} Here SubDisMO has these shares, but with RAM-Fed all clients train half. `subdismo_forms` "
+    "compares equal shares."
+)
+ALL_SHARES = (
+    f"{PAPER_SHARES} Here SubDisMO, OAP and FedRolex have these shares, but with RAM-Fed and PruneFL all clients train "
+    "half. `subdismo_forms` compares equal shares."
+)
 
 
 def _paper_values(accuracy: float, deviation: float) -> dict[str, float]:
@@ -60,7 +69,7 @@ def subdismo_delta(scale: Scale) -> Study:
         cells,
         (CLIENT_MEAN, CLIENT_STD),
         reference="subdismo δ=0.1",
-        notes=(OPEN, *scale.pick_value((SUBSET, BLOCKS), (SUBSET, BLOCKS), ())),
+        notes=(OPEN, RAM_FED_SHARE, *scale.pick_value((SUBSET, BLOCKS), (SUBSET, BLOCKS), ())),
         claims=tuple(
             Claim("subdismo δ=0.1", worse, metric, source)
             for worse, metric, source in (
@@ -189,7 +198,7 @@ def subdismo_table1(scale: Scale) -> Study:
         experiment = _cell_experiment(scale, own, momentum=0.0, **half | SPLITS[column])
         cells.append(Cell(row, experiment, prefix + column, paper))
     only_paper = ("The CIFAR-100 half of the table is run only at the paper's size.",)
-    notes = (OPEN, IST, *_stand_in_notes(scale), *scale.pick_value(only_paper, only_paper, ()))
+    notes = (OPEN, ALL_SHARES, IST, *_stand_in_notes(scale), *scale.pick_value(only_paper, only_paper, ()))
     title = "Submodel methods and solvers, 10 clients (SubDisMO, Table 1)"
     return Study("subdismo_table1", title, cells, METRICS, "subdismo", notes=notes)
 
@@ -211,16 +220,7 @@ def _cell_experiment(scale: Scale, own: dict[str, Any], **common: Any) -> Experi
 
 def subdismo_radius(scale: Scale) -> Study:
     """Vary SubDisMO's perturbation radius delta from 0 to 0.3 on CIFAR-10: Table 2."""
-    table = {
-        0.0: {},
-        0.01: _paper_values(49.73, 5.84),
-        0.05: _paper_values(50.66, 5.76),
-        0.08: _paper_values(50.99, 5.48),
-        0.1: _paper_values(51.23, 4.77),
-        0.15: _paper_values(50.30, 5.31),
-        0.2: _paper_values(50.58, 6.06),
-        0.3: _paper_values(50.48, 6.07),
-    }
+    table = {0.0: {}} | {delta: _paper_values(*numbers) for delta, numbers in TABLE_2.items()}
     cells = [
         Cell(
             f"δ = {delta:g}",
@@ -273,15 +273,17 @@ def subdismo_architectures(scale: Scale) -> Study:
         )
         for (number, (name, model)), (row, (own, papers)) in product(enumerate(models.items()), rows.items())
     ]
-    notes = (OPEN, IST, *_stand_in_notes(scale), *scale.pick_value((ARCHITECTURES,), (ARCHITECTURES,), ()))
+    stand_ins = (*_stand_in_notes(scale), *scale.pick_value((ARCHITECTURES,), (ARCHITECTURES,), ()))
     title = "Architectures, Dirichlet 1.0 (SubDisMO, Table 5)"
+    notes = (OPEN, ALL_SHARES, IST, *stand_ins)
     return Study("subdismo_architectures", title, cells, METRICS, "subdismo", notes=notes)
 
 
 SHARES = (
     "With random masks, half of the clients train a quarter of the weights and half train half of them, so 37.5 % on "
     "average. The bias of the output layer is not masked. With rolling windows, all clients train the same quarter of "
-    "the units, or 37.5 % of them in the last row. The paper does not state the share of its windows."
+    "the units, or 37.5 % of them in the last row. The paper does not state the share of its windows. The rows with "
+    "windows also have FedRolex's loss, in which the scores of labels that a client lacks are 0."
 )
 
 
@@ -355,6 +357,7 @@ def subdismo_clients(scale: Scale) -> Study:
         cells.append(Cell(row, experiment, f"{clients} clients", _paper_values(*papers[number])))
     notes = (
         OPEN,
+        RAM_FED_SHARE,
         "The paper repeats samples so that each client has some thousand samples. Here the clients divide the samples "
         "without repetition.",
         *_stand_in_notes(scale, harder=True),

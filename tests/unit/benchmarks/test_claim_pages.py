@@ -73,11 +73,13 @@ COMMITTED = [result for result in map(read_result, sorted(RESULTS.glob("*.csv"))
 
 
 @pytest.mark.parametrize("result", COMMITTED, ids=lambda result: f"{result.study}-{result.size}")
-def test_page_of_each_result_states_its_weak_points(result: Result) -> None:
+def test_page_of_each_result_states_its_weak_points_and_the_notes_of_its_recipe(result: Result) -> None:
     study = RECIPES[result.study](Scale(result.size, Path("data")))
     page_text = (RESULTS / f"{study.name}{'' if result.size == 'quick' else f'-{result.size}'}.md").read_text()
     for sentence in weak_points(mean_accuracies(result), chance_level(study)):
         assert sentence in page_text
+    for note in study.notes:
+        assert f"- {note}\n" in page_text
 
 
 def test_folder_without_results_is_refused(tmp_path: Path) -> None:
