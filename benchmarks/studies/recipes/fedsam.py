@@ -70,7 +70,6 @@ NOTES = (
     "As in the paper, all methods have local momentum 0 and give all clients the same weight.",
     "The paper tunes every learning rate on a grid and does not publish the result. Here all methods have 0.1, unless "
     "`--terms tuned` gives them the values of `fedraa tune`.",
-    AFFINE,
 )
 FLATNESS = (
     "Flatness is measured on 1,000 training samples: the largest eigenvalue of the Hessian of the loss, and the mean "
@@ -153,7 +152,7 @@ def _heterogeneity_study(scale: Scale, name: str, dataset: str, tables: str, num
         paper = _paper_values(*numbers[method][list(SPLITS).index(column)])
         cells.append(Cell(method, experiment, column, paper))
     title = f"FedSAM and its benchmarks (FedSAM, {tables})"
-    notes = (*NOTES, *_small_notes(scale, dataset), *CONTRADICTIONS.get(name, ()))
+    notes = (*NOTES, AFFINE, *_small_notes(scale, dataset), *CONTRADICTIONS.get(name, ()))
     return Study(name, title, cells, METRICS, "fedsam", notes=notes, seeds=scale.seeds)
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, LATE_STD
 from benchmarks.studies.recipes.fedsam import AFFINE, FLATNESS, fedsam_cifar10, fedsam_small_clients
-from benchmarks.studies.recipes.ramfed import STAND_IN, ramfed_table2_cifar10, ramfed_table3_agnews
+from benchmarks.studies.recipes.ramfed import IST_DIVERGES, STAND_IN, ramfed_table2_cifar10, ramfed_table3_agnews
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
 from fedraa.config.experiment import with_fields
 
 # Notes on rows and metrics that the studies of this module do not have.
-UNUSED_NOTES = (AFFINE, FLATNESS, STAND_IN)
+UNUSED_NOTES = (AFFINE, FLATNESS, IST_DIVERGES, STAND_IN)
 
 
 def ramfed_memory_agnews(scale: Scale) -> Study:

@@ -167,6 +167,7 @@ AGNEWS = {
     "ram-fed MIX": (76.8, 86.5, 88.4, 89.2),
 }
 SETTINGS = {"partition": "dirichlet", "momentum": 0.5, "weights": "uniform"}
+IST_DIVERGES = "With the learning rate 1 IST diverges in most runs."
 STAND_IN = (
     "In this paper SplitFL is one slice of the model that all clients train. Here it is HeteroFL with half of the "
     "width for all clients, and with HeteroFL's clipping, weight decay and loss of only the client's own labels."
@@ -213,10 +214,9 @@ def ramfed_table3_agnews(scale: Scale) -> Study:
         "3 the model learns nothing."
     )
     part = "The data are a part of AG News' training rows."
-    scaled = "With the learning rate 1 IST diverges in most runs."
-    note = scale.pick_value(f"{small} {part}", f"{small} {scaled} {part}", part)
+    notes = scale.pick_value((small, part), (small, IST_DIVERGES, part), ())
     title = "FastText (RAM-Fed, Table 3)"
-    return _table_study(scale, "ramfed_table3_agnews", title, common, AGNEWS, (0.05, 0.1, 0.15, 0.2), at, note)
+    return _table_study(scale, "ramfed_table3_agnews", title, common, AGNEWS, (0.05, 0.1, 0.15, 0.2), at, *notes)
 
 
 def _table_study(
@@ -227,7 +227,7 @@ def _table_study(
     paper: Mapping[str, tuple[float, ...]],
     concentrations: tuple[float, ...],
     at: tuple[float, ...],
-    note: str | None = None,
+    *small_notes: str,
 ) -> Study:
     """Return a study of the rows for which the paper has numbers.
 
@@ -239,7 +239,7 @@ def _table_study(
         paper: For each row, the paper's accuracies: one for each of `concentrations`.
         concentrations: The Dirichlet concentrations in the paper.
         at: The concentrations with which this study runs.
-        note: A note for the sizes quick and standard.
+        small_notes: Notes for the sizes quick and standard.
     """
     if "local_epochs" not in common:
         common = {"local_steps": 5} | common
@@ -249,8 +249,8 @@ def _table_study(
         papers = {ACCURACY.name: numbers[concentrations.index(alpha)]}
         cells.append(Cell(row, scale.experiment(**common | own), f"α = {alpha:g}", papers))
     notes = [f"The paper does not state its rounds; {common['rounds']} are run here on {common['dataset']}."]
-    if note is not None and not scale.paper:
-        notes.append(note)
+    if not scale.paper:
+        notes += small_notes
     notes += [PRINTED, STAND_IN]
     seeds = scale.seeds if common["dataset"] == "digits" else SEEDS
     return Study(name, title, cells, (ACCURACY, CLIENT_WORST), "ram-fed L", notes=notes, seeds=seeds)

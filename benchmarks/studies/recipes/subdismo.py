@@ -220,14 +220,14 @@ def _cell_experiment(scale: Scale, own: dict[str, Any], **common: Any) -> Experi
 
 def subdismo_radius(scale: Scale) -> Study:
     """Vary SubDisMO's perturbation radius delta from 0 to 0.3 on CIFAR-10: Table 2."""
-    table = {0.0: {}} | {delta: _paper_values(*numbers) for delta, numbers in TABLE_2.items()}
+    papers = {delta: _paper_values(*numbers) for delta, numbers in TABLE_2.items()}
     cells = [
         Cell(
             f"δ = {delta:g}",
             _make_experiment(scale, harder=True, method="subdismo", dirichlet=1.0, **{"local.sam_rho": delta}),
-            paper=paper,
+            paper=papers.get(delta, {}),
         )
-        for delta, paper in table.items()
+        for delta in (0.0, *papers)
     ]
     title = "Radius δ, Dirichlet 1.0 (SubDisMO, Table 2)"
     notes = (OPEN, *_stand_in_notes(scale, harder=True))

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.studies.commands import format_shared
 from benchmarks.studies.metrics import ACCURACY, to_target
 from benchmarks.studies.recipes import RECIPES
-from benchmarks.studies.recipes.scale import Scale
+from benchmarks.studies.recipes.scale import SIZES, Scale, Size
 from benchmarks.studies.setting import chance_level, describe_setting
 from benchmarks.studies.study import Cell, Study
 from fedraa.config.experiment import Experiment
@@ -52,3 +52,13 @@ def test_page_lists_shared_settings_that_have_an_effect() -> None:
     assert "| local.lr | 0.1 or 0.2 |" in shared
     assert "submodel.level" not in shared
     assert "local.sam_rho" not in shared
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_notes_on_a_method_are_only_on_pages_with_the_method(name: str, size: Size) -> None:
+    study = RECIPES[name](Scale(size, Path("data")))
+    notes = " ".join(study.notes).split()
+    methods = {cell.experiment.method for cell in study.cells}
+    for word, method in {"FedRobust": "fedrobust", "SplitFL": "heterofl", "IST": "ist"}.items():
+        assert word not in notes or method in methods
