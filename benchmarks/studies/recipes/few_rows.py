@@ -35,11 +35,11 @@ def fedsam_deviation(scale: Scale) -> Study:
 def fedsam_small_deviation(scale: Scale) -> Study:
     """Compare how the accuracies of clients with few images deviate after ten local epochs: FedSAM's Table 1."""
     whole = fedsam_small_clients(scale)
-    study = _average_deviation(_take_rows(whole, "fedsam_small_deviation", whole.rows, "FedSAM, Table 1"))
+    study = _take_rows(whole, "fedsam_small_deviation", whole.rows, "FedSAM, Table 1")
     every = scale.pick_value(4, 4, 10)
     cells = [replace(cell, experiment=with_fields(cell.experiment, {"eval_every": every})) for cell in study.cells]
     title = f"The deviations in {whole.name}, with many seeds (FedSAM, Table 1)"
-    return replace(study, title=title, cells=cells)
+    return _average_deviation(replace(study, title=title, cells=cells))
 
 
 def _average_deviation(study: Study) -> Study:
@@ -50,7 +50,11 @@ def _average_deviation(study: Study) -> Study:
         deviation = cell.paper[CLIENT_STD.name]
         paper = {CLIENT_MEAN.name: cell.paper[CLIENT_MEAN.name], CLIENT_STD.name: deviation, LATE_STD.name: deviation}
         cells.append(replace(cell, paper=paper))
-    note = f"The deviation changes from round to round. `{LATE_STD.name}` is a mean, so it has less noise."
+    every = study.cells[0].experiment.eval_every
+    note = (
+        f"The deviation changes from round to round. `{LATE_STD.name}` has less noise, because it is a mean over "
+        f"evaluations. There is one every {every} rounds."
+    )
     return replace(study, cells=cells, metrics=(CLIENT_MEAN, CLIENT_STD, LATE_STD), notes=(*study.notes, note))
 
 
