@@ -29,9 +29,10 @@ def mask_of_regions(chosen: set[int]) -> npt.NDArray[np.bool_]:
 @pytest.mark.parametrize("level", ["L", "S", "MIX"])
 def test_arbitrary_masks_follow_their_level_and_leave_gaps(net: Traced, level: str) -> None:
     rounds = draws(Arbitrary(level), net, 22)
-    large = {"L": range(CLIENTS), "S": (), "MIX": generator(SEED, "levels").permutation(CLIENTS)[:3].tolist()}[level]
-    regions = [2 if client in large else 1 for client in range(CLIENTS)]
     for number, choices in enumerate(rounds):
+        half = generator(SEED, "levels", number).permutation(CLIENTS)[:3].tolist()
+        large = {"L": range(CLIENTS), "S": (), "MIX": half}[level]
+        regions = [2 if client in large else 1 for client in range(CLIENTS)]
         masks = np.array([trained(choice) for choice in choices])
         if number == 0:
             assert masks.all()
@@ -135,8 +136,15 @@ def test_capacities_and_a_level_are_refused_together() -> None:
         Arbitrary("S", capacities=(0.5,))
 
 
-def test_redrawn_mix_makes_each_client_large_half_of_the_time(net: Traced) -> None:
-    rounds = draws(Arbitrary("MIX", uncovered_every=0, redraw=True), net, 401)[1:]
+def test_mix_that_is_drawn_once_keeps_the_number_of_regions_of_each_client(net: Traced) -> None:
+    rounds = draws(Arbitrary("MIX", uncovered_every=0, redraw=False), net, 20)[1:]
+    counts = np.array([[bin(choice.label).count("1") for choice in choices] for choices in rounds])
+    assert (counts == counts[0]).all()
+    assert sorted(counts[0]) == [1, 1, 1, 2, 2, 2]
+
+
+def test_mix_makes_each_client_large_half_of_the_time(net: Traced) -> None:
+    rounds = draws(Arbitrary("MIX", uncovered_every=0), net, 401)[1:]
     large = np.array([[bin(choice.label).count("1") == 2 for choice in choices] for choices in rounds])
     assert (large.sum(axis=1) == 3).all()
     # A client is large in half of 400 rounds, within four standard deviations.

@@ -180,7 +180,7 @@ def regions(level: str, turn: int, every: int, clients: int) -> list[Mask]:
     six, four = [0, 0, 1, 2, 2, 3], [0, 1, 2, 3]
     region = np.concatenate([np.repeat(six, 3), six, np.repeat(four, 6), four, np.tile(four, 4), four])
     assert len(region) == SIZE
-    large = generator(SEED, "levels").permutation(clients)[: clients // 2]
+    large = generator(SEED, "levels", turn).permutation(clients)[: clients // 2]
     masks = []
     for client in range(clients):
         count = 2 if level == "L" or (level == "MIX" and client in large) else 1

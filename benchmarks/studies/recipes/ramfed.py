@@ -104,6 +104,7 @@ def ramfed_participation(scale: Scale) -> Study:
     )
 
 
+DRAWN_ONCE = {"submodel.redraw": False}
 # The rows of Tables 2 and 3. In the paper's SplitFL, all clients train the same slice, so it is HeteroFL with one
 # capacity.
 ROWS: dict[str, dict[str, Any]] = {
@@ -116,8 +117,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "oap S": {"method": "oap", "capacities": (0.25,)},
     "oap MIX": {"method": "oap", "capacities": (0.5, 0.25)},
     **{
-        f"{method} {level}": {"method": method, "submodel.level": level}
-        for method, level in product(("ra-fed", "ram-fed"), ("L", "S", "MIX"))
+        f"{method} {level}": {"method": method, "submodel.level": level, **drawn}
+        for method, (level, drawn) in product(("ra-fed", "ram-fed"), (("L", {}), ("S", {}), ("MIX", DRAWN_ONCE)))
     },
 }
 MNIST = {
@@ -336,8 +337,7 @@ def ramfed_rounds(scale: Scale) -> Study:
         for level, method in product(("S", "L"), ("ram-fed", "ra-fed"))
     }
     rows |= {
-        f"{method} MIX, per round": {"method": method, "submodel.level": "MIX", "submodel.redraw": True}
-        for method in ("ram-fed", "ra-fed")
+        f"{method} MIX, per round": {"method": method, "submodel.level": "MIX"} for method in ("ram-fed", "ra-fed")
     }
     cells = [
         Cell(row, scale.experiment(**common | split | own), column)

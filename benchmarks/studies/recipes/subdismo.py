@@ -101,7 +101,7 @@ def subdismo_forms(scale: Scale) -> Study:
         "subdismo, elements": ({"method": "subdismo"}, "subdismo"),
         "subdismo, units": ({"method": "subdismo", "submodel.form": "units"}, "subdismo"),
         "subdismo, blocks": ({"method": "subdismo", "submodel.form": "blocks"}, "subdismo"),
-        "ram-fed MIX": ({"method": "ram-fed", "submodel.level": "MIX", "submodel.redraw": True}, "ram-fed"),
+        "ram-fed MIX": ({"method": "ram-fed", "submodel.level": "MIX"}, "ram-fed"),
         "oap": ({"method": "oap", "capacities": (0.25, 0.5)}, "oap.O"),
         "prunefl, 0.375": (
             {"method": "prunefl", "submodel.density": 0.375, "submodel.reprune_every": common["rounds"] // 10},

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -51,7 +52,7 @@ class Arbitrary(SubmodelPolicy):
         uncovered_every: Once per this number of rounds, all clients train the same regions, and no client trains the
             other regions. 0 turns this off.
         regions: The form of the regions: hidden or units.
-        redraw: True to draw the clients of level L again in every round. Only for level MIX.
+        redraw: False to draw the clients of level L only once per run. Only for level MIX.
         capacities: The fraction of the model for each client, instead of the level.
     """
 
@@ -59,7 +60,7 @@ class Arbitrary(SubmodelPolicy):
     parts: Annotated[int, Field(ge=1, le=MAX_LABELLED_PARTS)] = 4
     uncovered_every: NonNegativeInt = 10
     regions: Literal["hidden", "units"] = "hidden"
-    redraw: bool = False
+    redraw: bool = True
     capacities: Capacities | None = None
 
     full_width: ClassVar[bool] = True
@@ -69,22 +70,21 @@ class Arbitrary(SubmodelPolicy):
         if self.capacities is None:
             return
         object.__setattr__(self, "capacities", make_capacities(self.capacities))
-        if self.level != "L" or self.redraw:
+        if self.level != "L":
             problem = "a level and capacities both set the number of regions that a client trains"
-            raise InputError("capacities", problem, hint="leave out submodel.level and submodel.redraw")
+            raise InputError("capacities", problem, hint="leave out submodel.level")
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         whole = run.whole()
-        fixed_clients = self._draw_large_clients(run)
+        # All clients of a round share the draw.
+        draw_large_clients = lru_cache(maxsize=1)(partial(self._draw_large_clients, run))
         masked = self._make_masker(run)
 
         def count_regions(context: RoundContext) -> int:
             if self.capacities is not None:
                 return max(1, int(self.capacities.of(context.client, context.round, run.seed) * self.parts + 1e-9))
-            large = fixed_clients
-            if self.redraw:
-                large = self._draw_large_clients(run, context.round)
-            if context.client not in large:
+            when = (context.round,) if self.redraw and self.level == "MIX" else ()
+            if context.client not in draw_large_clients(*when):
                 return 1
             return max(1, self.parts // 2)
 
