@@ -267,8 +267,8 @@ MUTANTS: list[Mutant] = [
     *_in(
         "fedraa/submodels/policies/regions.py",
         (
-            "if context.client not in large:",
-            "if not large:",
+            "if context.client not in draw_large_clients(*when):",
+            "if not draw_large_clients(*when):",
             REGIONS,
         ),
         (
