@@ -30,7 +30,7 @@ from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.methods.feddyn import DriftSum, DynamicRegularizer
-from fedraa.models.exits import EarlyExits
+from fedraa.models.exits import EarlyExits, block_number
 from fedraa.numbers import Count
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment
@@ -77,7 +77,7 @@ class FirstBlocks(WithCapacities):
             Assignment(
                 depth,
                 whole,
-                traced.mask_of([name for name in traced.names if _block_number(name) < depth]),
+                traced.mask_of([name for name in traced.names if block_number(name) < depth]),
                 mask_by_label=True,
                 work=flops[depth - 1] / flops[-1],
             )
@@ -89,10 +89,6 @@ class FirstBlocks(WithCapacities):
                 max(1, int(self.capacities.of(context.client, context.round, run.seed) * blocks + 1e-9)) - 1
             ]
         )
-
-
-def _block_number(name: str) -> int:
-    return int(name.split(".")[1])
 
 
 @dataclass(frozen=True)

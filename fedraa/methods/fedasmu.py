@@ -38,7 +38,8 @@ class FedASMU(AsyncRule):
 
     xi = lambda_i / sqrt(t) * (staleness + 1)^-sigma_i + iota_i, where t counts the updates of the fragment. If client
     i's training loss falls between two tasks on the same fragment, lambda_i and iota_i grow and sigma_i shrinks in
-    proportion. Clients do not download a newer model in the middle of a task.
+    proportion. Submodels that are drawn for every task count as one fragment. Clients do not download a newer model in
+    the middle of a task.
 
     Attributes:
         mu: Factor of xi in the weight a.

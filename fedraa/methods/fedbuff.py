@@ -63,7 +63,7 @@ class FedBuffRule(Buffered):
 
     Attributes:
         staleness: The factor s, by which the weight of a delta decreases with staleness.
-        server_lr: Length of the step along the mean delta.
+        server_lr: Length of the step along the mean delta; with an `optimizer`, the factor of the delta that it gets.
         optimizer: The optimizer that takes the step; None for a step along the mean delta.
         participation_correction: The power p. A delta is also multiplied by (the client's share of the data / its share
             of the updates) ** p, which may exceed 1; 0 turns the factor off.

@@ -5,6 +5,9 @@ Client n, with capacity r_n: trains the first ceil(r_n * K) units of every layer
 Server: each weight <- mean over the clients that trained it; the mean of a label's output row is only over the clients
     that have samples with this label
 
+In the paper, a scaler after each layer divides the activations of a submodel by r_n in training. Here the scaler is a
+layer of the model, and of the built-in models only resnet18-scaler has it. A norm after the scaler undoes its effect.
+
 Read next: submodels/policies/slices.py (`Prefix`), aggregation/coverage_mean.py (the mean),
 aggregation/label_owners.py (the output rows), methods/fedavg.py (the round).
 """
@@ -22,6 +25,7 @@ HETEROFL = register(
     Method(
         name="heterofl",
         paper="Diao et al. 2021",
+        note="of the built-in models, only resnet18-scaler scales the activations of submodels, as the paper does",
         formula=(
             "A client of capacity r trains the first share r of all units; each weight becomes the mean over the "
             "clients that trained it."

@@ -35,7 +35,8 @@ class ModelReplacement(AsyncRule):
     with a buffer of one update.
 
     With fragments, each fragment has its own weights, and an update replaces y_i on the coordinates of its fragment.
-    The sum then does not hold for coordinates that several fragments share.
+    The sum then does not hold for coordinates that several fragments share. If a submodel is drawn for every task, all
+    coordinates share the weights c_i, and the sum holds only for coordinates that every update covers.
 
     In the paper a client receives the model from before its own update, in fedraa the model after it. The paper's
     option to restart clients that are 20 versions behind is not implemented.

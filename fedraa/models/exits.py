@@ -43,7 +43,7 @@ class EarlyExits(nn.Module):
 
 
 def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None:
-    """Limit the training of an EarlyExits model to the blocks up to the last one with a trained parameter.
+    """Limit the training of an EarlyExits model to the blocks up to the last trained parameter of a block or an exit.
 
     `trained` [k] is True for trained parameters; None means all. A model of another class does not change.
     """
@@ -52,10 +52,23 @@ def limit_depth(model: nn.Module, trained: npt.NDArray[np.bool_] | None) -> None
     model.depth = len(model.blocks)
     if trained is None:
         return
-    sizes = [sum(p.numel() for p in block.parameters() if p.requires_grad) for block in model.blocks]
-    ends = np.cumsum(sizes)
-    depths = [depth for depth, end in enumerate(ends, 1) if trained[end - sizes[depth - 1] : end].any()]
-    model.depth = max(depths, default=1)
+    model.depth = 1
+    start = 0
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        end = start + parameter.numel()
+        if trained[start:end].any():
+            model.depth = max(model.depth, block_number(name) + 1)
+        start = end
+
+
+def block_number(name: str) -> int:
+    """Return the number of the block, from 0, to which a parameter of an EarlyExits model belongs.
+
+    The parameters of a block's exit also belong to the block.
+    """
+    return int(name.split(".")[1])
 
 
 def early_exits(model: nn.Sequential, sample: Tensor, after: Sequence[int]) -> EarlyExits:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedraa.client.last_call import LastCall
 from fedraa.methods.depthfl import SelfDistillation, _exit_losses
-from fedraa.models.exits import EarlyExits, early_exits
+from fedraa.models.exits import EarlyExits, early_exits, limit_depth
 from fedraa.objectives import Classification
 
 WIDE, NARROW = 5, 4
@@ -173,6 +173,18 @@ def test_model_without_early_exits_is_refused() -> None:
     # With one hidden layer, mlp-exits has only one classifier.
     with refuses("method", "two or more hidden layers"):
         spec("depthfl", **FIELDS | {"hidden": (5,)})
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_client_trains_an_exit_after_a_block_without_trained_parameters(frozen: bool) -> None:
+    """The second block is a ReLU, or a frozen layer. A client of depth 2 trains its exit."""
+    second = nn.Linear(5, 5).requires_grad_(False) if frozen else nn.ReLU()
+    model = early_exits(nn.Sequential(nn.Linear(3, 5), second, nn.Linear(5, 2)), torch.zeros(4, 3), (1, 2))
+    for depth in (1, 2, 3):
+        of_client = [int(name.split(".")[1]) < depth for name, p in model.named_parameters() if p.requires_grad]
+        sizes = [p.numel() for p in model.parameters() if p.requires_grad]
+        limit_depth(model, np.repeat(of_client, sizes))
+        assert model.depth == depth
 
 
 def test_prediction_is_the_mean_of_the_logits_of_all_exits() -> None:
