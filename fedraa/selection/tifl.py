@@ -9,7 +9,8 @@ Each round: draw a tier by P, credits -= 1, then draw clients of the tier at ran
 The paper ranks tiers by the accuracy on validation data of the clients. fedraa ranks tiers by the mean of the last
 training losses of their clients. This needs no additional work. In the paper, a run has a fixed number of rounds. A run
 of fedraa may end at a time or a target, and can be extended. Therefore the credits are those of a period of rounds,
-whatever the run's limit. When all credits are used, all tiers get new credits.
+whatever the run's limit. When all credits are used, a new period begins: all tiers get new credits and the probability
+1 / n.
 
 Read next: ledger/participation.py (the interface), ledger/selection_context.py (the observations).
 """
@@ -83,7 +84,7 @@ class TiFL(CountedSelection):
         present = np.bincount(tiers, minlength=self.tiers) > 0
         can_train = present & (np.array(self._credits) > 0)
         if not can_train.any():
-            self._give_credits()
+            self._begin_period()
             can_train = present
         weights = np.array(self._probabilities) * can_train
         if not weights.any():
@@ -108,11 +109,12 @@ class TiFL(CountedSelection):
         for tier, members in enumerate(np.array_split(np.argsort(durations, kind="stable"), self.tiers)):
             tier_of[members] = tier
         self._tier_of = tier_of.tolist()
-        self._give_credits()
-        self._probabilities = [1 / self.tiers] * self.tiers
+        self._begin_period()
 
-    def _give_credits(self) -> None:
+    def _begin_period(self) -> None:
+        """Give all tiers the same credits and the same probability."""
         self._credits = [ceil(self.rounds / self.tiers)] * self.tiers
+        self._probabilities = [1 / self.tiers] * self.tiers
 
     def _update_probabilities(self, view: SelectionContext) -> None:
         """Set the probabilities of the tiers by the ranks of their losses.

@@ -51,6 +51,19 @@ def test_a_tier_with_a_rising_loss_gets_more_probability() -> None:
     assert selection.state()["probabilities"] == pytest.approx([1 / 6, 2 / 6, 3 / 6])
 
 
+def test_tiers_have_equal_probabilities_when_a_period_begins() -> None:
+    """A period has nine rounds, three of each tier. The ranking in its last round leaves one tier above 0."""
+    observed, selection, rng = stats(), TiFL(count=2, tiers=3, rounds=7, interval=4), np.random.default_rng(0)
+    for step in range(9):
+        selection.choose(observed.view(np.arange(6), 2, step=step, now=0.0), rng)
+        for client in range(6):
+            observed.record_update(client, 0, loss=1.0 + step, duration=1.0, step=step)
+    assert sorted(selection.state()["probabilities"]) == [0, 0, 1]
+    selection.choose(observed.view(np.arange(6), 2, step=9, now=0.0), rng)
+    assert selection.state()["probabilities"] == pytest.approx([1 / 3] * 3)
+    assert sorted(selection.state()["credits"]) == [2, 3, 3]
+
+
 def test_more_tiers_than_clients_are_refused() -> None:
     with refuses("participation.tiers", got=7):
         TiFL(count=1, tiers=7).choose(stats().view(np.arange(6), 1, step=0, now=0.0), np.random.default_rng(0))
