@@ -10,8 +10,14 @@ from typing import Any
 import ray
 
 from actors.cluster.exit_message import explain_exit
-from actors.cluster.head import check_reachable
-from actors.ray_versions import AuthenticationError, hidden_tips
+from actors.cluster.head import AUTO, CLIENT, check_reachable
+from actors.ray_versions import (
+    AuthenticationError,
+    current_address,
+    hidden_tips,
+    resolve_address,
+    started_processes,
+)
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
@@ -56,6 +62,24 @@ def join_cluster(address: str) -> None:
                 ray.shutdown()
             if last or not any(text in str(error) for text in TRANSIENT_ERRORS):
                 raise _join_error(address, str(error)) from None
+
+
+def joined_address() -> str | None:
+    """Return the address of the cluster that this process has joined; None if this process has started the cluster."""
+    if started_processes("gcs_server"):
+        return None
+    return current_address()
+
+
+def refuse_other_cluster(address: str) -> None:
+    """Raise InputError if this process has joined another cluster than the one with this address."""
+    joined = current_address()
+    if address in (AUTO, joined):
+        return
+    if CLIENT in address + joined or resolve_address(address) != resolve_address(joined):
+        problem = f"this process has already joined the Ray cluster at {joined}"
+        hint = "leave it out, or call ray.shutdown() before the run"
+        raise InputError("address", problem, got=address, hint=hint)
 
 
 def find_open_token() -> Path | None:

@@ -94,7 +94,7 @@ def simulated_cluster() -> Iterator[None]:
             mock.patch.multiple(
                 engine,
                 time=forwarded,
-                cluster_address=lambda experiment: "far:6379" if Stage.run.plan.is_far else None,
+                joined_address=lambda: "far:6379" if Stage.run.plan.is_far else None,
                 ClusterWatch=_Watch,
                 HeadWatch=_Watch,
                 Need=SimpleNamespace(of=lambda spec: SimpleNamespace(server=0.0)),
