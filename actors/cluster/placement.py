@@ -37,10 +37,9 @@ def make_worker_groups(options: ClusterOptions, clients: int, device: str) -> tu
     threads = options.threads_per_worker
     if options.workers is None:
         room = max(1, int(_total_resource("CPU")) // threads)
-        if joined_address() is None:
-            count = min(count, room)
-        else:
-            count = min(clients, room)
+        if joined_address() is not None:
+            count = clients
+        count = min(count, room)
     return (WorkerGroup(count, {"CPU": threads, "GPU": gpu_share(device, count)}),)
 
 
