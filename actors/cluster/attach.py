@@ -10,7 +10,7 @@ from typing import Any
 import ray
 
 from actors.cluster.exit_message import explain_exit
-from actors.cluster.head import AUTO, CLIENT, check_reachable
+from actors.cluster.head import AUTO, CLIENT, check_reachable, token_file
 from actors.ray_versions import (
     AuthenticationError,
     current_address,
@@ -87,7 +87,7 @@ def find_open_token() -> Path | None:
 
     A user with the token could run any code on the cluster.
     """
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    path = token_file()
     if "RAY_AUTH_TOKEN" in os.environ or not path.exists():
         return None
     if not path.stat().st_mode & OTHER_USERS:
