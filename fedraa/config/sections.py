@@ -362,7 +362,7 @@ class ClusterOptions(Section):
     engine: Literal["ray", "local"] = "ray"
     """Engine: worker processes on Ray, or only this process."""
     workers: Count | None = None
-    """Number of Ray workers (default: one per core of the machine or of the cluster, at most one per client)."""
+    """Number of Ray workers (default: one per core, at most one per client)."""
     threads_per_worker: Annotated[int, Field(ge=1, le=1024)] = 1
     """Number of threads of each worker; it changes the rounding, and so the bits of the result."""
     address: str | None = None
