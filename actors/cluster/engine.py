@@ -4,7 +4,7 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from actors import runtime
 from actors.cluster.attach import PACKAGES, join_cluster, joined_address, refuse_other_cluster
+from actors.cluster.exit_message import explain_exit
 from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
 from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
@@ -126,7 +127,7 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
     setting = _make_setting(spec, directory, callbacks)
     deaths = 0
     last = None
-    with register_writer(directory) if elsewhere else nullcontext():
+    with _explain_lost_raylet(spec, directory, attached), register_writer(directory) if elsewhere else nullcontext():
         while True:
             # `server_node` may name a resource, which another node may also have.
             if experiment.server_node and deaths:
@@ -165,6 +166,19 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
             finally:
                 if watch.lost() is None and ray.is_initialized():
                     runtime.kill(server)
+
+
+def _explain_lost_raylet(spec: RunSpec, directory: Path, attached: str | None) -> AbstractContextManager[None]:
+    """Print how to resume the run if this process dies in the block because its raylet has died.
+
+    Ray ends a process whose raylet has died, without an exception. A ClusterWatch notices earlier that the raylet of a
+    cluster that this process started has died. A Ray client has no raylet.
+    """
+    if attached is None or attached.startswith(CLIENT):
+        return nullcontext()
+    problem = "the raylet of this node has died, or this process was killed"
+    hint = f"start Ray on this node again, and resume with: {resume_command(spec, directory)}"
+    return explain_exit(str(RunFailed("cluster", problem, hint=hint)))
 
 
 def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def simulated_cluster() -> Iterator[None]:
                 HeadWatch=_Watch,
                 Need=SimpleNamespace(of=lambda spec: SimpleNamespace(server=0.0)),
                 carry_by_value=lambda parts: None,
+                explain_exit=lambda message: nullcontext(),
                 RunDirSync=Sync,
                 register_writer=lambda directory: nullcontext(),
                 newest_first=Disk.newest_first,

@@ -1,5 +1,8 @@
 """A run uses the Ray cluster that its process has joined before, and refuses the address of another cluster."""
 
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,3 +85,28 @@ def test_hint_about_a_missing_module_depends_on_the_module(module: str, hint: st
     watch = SimpleNamespace(confirm_lost=lambda: None)
     with refuses("address", module, hint):
         engine._check_is_death(died, watch, "far")  # type: ignore[arg-type]
+
+
+DIES = """
+import os
+from pathlib import Path
+from actors.cluster import engine
+
+engine.resume_command = lambda spec, directory: f"fedraa resume {directory}"
+with engine._explain_lost_raylet(None, Path("runs/far"), "127.0.0.1:6379"):
+    os._exit(1)
+"""
+
+
+@pytest.mark.slow
+def test_process_that_ray_ends_with_its_raylet_prints_how_to_resume() -> None:
+    ended = subprocess.run([sys.executable, "-c", DIES], capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("fedraa: cluster: ")
+    assert ended.stderr.endswith("resume with: fedraa resume runs/far\n")
+
+
+@pytest.mark.parametrize("address", [None, "ray://127.0.0.1:10001"])
+def test_process_without_a_raylet_of_others_is_not_watched(address: str | None) -> None:
+    spec: Any = None
+    assert isinstance(engine._explain_lost_raylet(spec, Path("runs/far"), address), nullcontext)
