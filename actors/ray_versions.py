@@ -17,6 +17,7 @@ from ray import _raylet, actor
 from ray._private import node, ray_constants, services, utils, worker
 from ray._private.runtime_env import packaging
 from ray.core.generated import gcs_service_pb2, ray_client_pb2
+from ray.util import client
 
 # These modules of Ray have no type hints.
 _core: Any = _raylet
@@ -25,6 +26,7 @@ _client: Any = ray_client_pb2
 _process: Any = worker
 _packaging: Any = packaging
 _actor: Any = actor
+_as_client: Any = client
 
 MAX_JOB_BYTES: int = packaging.GCS_STORAGE_MAX_SIZE
 # A raylet accepts this port number for a service that does not run.
@@ -76,6 +78,14 @@ def token_header() -> list[tuple[str, str]]:
         return []
     header = _core.AuthenticationTokenLoader.instance().get_token_for_http_header()
     return [(key.lower(), value) for key, value in header.items()]
+
+
+def current_address() -> str:
+    """Return the address of the cluster that this process has joined: HOST:PORT, or ray://HOST:PORT of a Ray client."""
+    if _as_client.ray.is_connected():
+        return f"ray://{_as_client.ray.get_context().client_worker._conn_str}"
+    address: str = ray.get_runtime_context().gcs_address
+    return address
 
 
 def resolve_address(address: str) -> str:

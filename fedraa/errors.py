@@ -277,15 +277,16 @@ def _array_text(value: Any) -> str:
 def _collection_text(value: Any) -> str:
     """Return the text of a short collection of plain items, or the type and size of any other collection."""
     items = list(value)
-    noun = "items"
+    nouns = ("item", "items")
     if isinstance(value, Mapping):
         items = list(value.values())
-        noun = "entries"
+        nouns = ("entry", "entries")
     if len(items) <= MAX_CHARACTERS and all(map(_is_plain, value)) and all(map(_is_plain, items)):
         text = repr(value)
         if len(text) <= MAX_CHARACTERS:
             return text
     kind = type(value).__name__
+    noun = nouns[0] if len(items) == 1 else nouns[1]
     size = f"{_article_of(kind)} {kind} of {len(items)} {noun}"
     item_types = {type(item).__name__ for item in items}
     if len(item_types) == 1:

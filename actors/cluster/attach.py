@@ -10,8 +10,14 @@ from typing import Any
 import ray
 
 from actors.cluster.exit_message import explain_exit
-from actors.cluster.head import check_reachable
-from actors.ray_versions import AuthenticationError, hidden_tips
+from actors.cluster.head import AUTO, CLIENT, check_reachable, token_file
+from actors.ray_versions import (
+    AuthenticationError,
+    current_address,
+    hidden_tips,
+    resolve_address,
+    started_processes,
+)
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
@@ -58,12 +64,30 @@ def join_cluster(address: str) -> None:
                 raise _join_error(address, str(error)) from None
 
 
+def joined_address() -> str | None:
+    """Return the address of the cluster that this process has joined; None if this process has started the cluster."""
+    if started_processes("gcs_server"):
+        return None
+    return current_address()
+
+
+def refuse_other_cluster(address: str) -> None:
+    """Raise InputError if this process has joined another cluster than the one with this address."""
+    joined = current_address()
+    if address in (AUTO, joined):
+        return
+    if CLIENT in address + joined or resolve_address(address) != resolve_address(joined):
+        problem = f"this process has already joined the Ray cluster at {joined}"
+        hint = "leave it out, or call ray.shutdown() before the run"
+        raise InputError("address", problem, got=address, hint=hint)
+
+
 def find_open_token() -> Path | None:
     """Return the path of the file with the Ray token if other users can read the file.
 
     A user with the token could run any code on the cluster.
     """
-    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    path = token_file()
     if "RAY_AUTH_TOKEN" in os.environ or not path.exists():
         return None
     if not path.stat().st_mode & OTHER_USERS:

@@ -4,7 +4,7 @@ import logging
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError
 
 from actors import runtime
-from actors.cluster.attach import join_cluster
+from actors.cluster.attach import PACKAGES, join_cluster, joined_address, refuse_other_cluster
+from actors.cluster.exit_message import explain_exit
 from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, HealthMonitor, ServerFroze, ServerStuck
 from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
@@ -23,8 +24,8 @@ from actors.cluster.placement import (
     find_missing_resource,
     find_node,
     group_of,
-    has_resources,
     make_worker_groups,
+    refuse_missing_resources,
     server_options,
 )
 from actors.cluster.run_dir_sync import RunDirSync, register_writer
@@ -36,7 +37,7 @@ from actors.ray_versions import hidden_worker_logs
 from actors.server.parameter_server import RUN, ParameterServer, Setting
 from actors.server.relay import Audience
 from fedraa.callbacks.callback_list import CallbackList
-from fedraa.config.processes import cluster_address, count_cores
+from fedraa.config.processes import ADDRESS_VARIABLE, cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions
 from fedraa.engine.memory_check import Need
 from fedraa.engine.resume import resume_command
@@ -110,7 +111,7 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
     A server on another node writes the run directory there, and the files are copied to this node.
     """
     experiment = spec.experiment
-    attached = cluster_address(experiment)
+    attached = joined_address()
     watch: HealthMonitor = ClusterWatch()
     if attached is not None:
         watch = HeadWatch(attached)
@@ -126,7 +127,7 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
     setting = _make_setting(spec, directory, callbacks)
     deaths = 0
     last = None
-    with register_writer(directory) if elsewhere else nullcontext():
+    with _explain_lost_raylet(spec, directory, attached), register_writer(directory) if elsewhere else nullcontext():
         while True:
             # `server_node` may name a resource, which another node may also have.
             if experiment.server_node and deaths:
@@ -167,6 +168,19 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
                     runtime.kill(server)
 
 
+def _explain_lost_raylet(spec: RunSpec, directory: Path, attached: str | None) -> AbstractContextManager[None]:
+    """Print how to resume the run if this process dies in the block because its raylet has died.
+
+    Ray ends a process whose raylet has died, without an exception. A ClusterWatch notices earlier that the raylet of a
+    cluster that this process started has died. A Ray client has no raylet.
+    """
+    if attached is None or attached.startswith(CLIENT):
+        return nullcontext()
+    problem = "the raylet of this node has died, or this process was killed"
+    hint = f"start Ray on this node again, and resume with: {resume_command(spec, directory)}"
+    return explain_exit(str(RunFailed("cluster", problem, hint=hint)))
+
+
 def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, Any]:
     """Return the node on which a dead server is restarted. Raise RunFailed if no node matches.
 
@@ -201,7 +215,11 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
         raise error
     missing = _find_import_error(str(error))
     if missing is not None:
-        raise InputError("address", f"node {node} {missing}", hint="install its dependencies there") from None
+        hint = "install its dependencies there"
+        # fedraa sends its code to the cluster only if it has joined the cluster itself.
+        if missing.endswith(tuple(f"'{package}')" for package in PACKAGES)):
+            hint = "give the run the address of the cluster instead of calling ray.init, or install fedraa there"
+        raise InputError("address", f"node {node} {missing}", hint=hint) from None
 
 
 def with_shared_source(spec: RunSpec) -> RunSpec:
@@ -234,8 +252,11 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
     else:
         blocks = put_blocks(data)
     requested = make_worker_groups(experiment, experiment.client_count, experiment.device)
+    starts = None
+    if is_private_cluster():
+        refuse_missing_resources(requested)
+        starts = START_SECONDS
     issue_warnings([find_missing_resource(requested)])
-    starts = START_SECONDS if is_private_cluster() and has_resources(requested) else None
     return Setting(
         blocks=blocks,
         groups=requested,
@@ -279,17 +300,26 @@ def provide_cluster(options: ClusterOptions, clients: int) -> Iterator[None]:
     """Join a Ray cluster in the block.
 
     If the process has already joined a cluster, the block uses that cluster. If not, the block joins the cluster that
-    the option `address` names. Without this option, the block starts a private cluster.
+    the option `address` or the variable RAY_ADDRESS names. Without both, the block starts a private cluster.
+
+    Raises InputError if the cluster cannot be joined, or if the process has joined another one than `address`.
     """
     address = cluster_address(options)
     if is_joined():
+        if options.address is not None:
+            refuse_other_cluster(options.address)
         yield
     elif address is None:
         with own_cluster(count_cores(options, clients)):
             yield
     else:
         with hidden_worker_logs():
-            join_cluster(address)
+            try:
+                join_cluster(address)
+            except InputError as error:
+                if options.address is None:
+                    raise error.with_field(ADDRESS_VARIABLE) from None
+                raise
             try:
                 yield
             finally:

@@ -141,7 +141,7 @@ class Follower:
         if waits and runtime.monotonic() - self._began > START_WARNING_SECONDS * load_factor():
             self._warned = True
             needs = " or ".join(sorted({_resource_text(group.needs) for group in setting.groups}))
-            logger.warning("workers: %d of %d have started; each of the others waits for %s", started, requested, needs)
+            logger.warning("workers: %d of %d have started; each of the others needs %s", started, requested, needs)
 
     def _await_answer(self, ref: AnyRef) -> Any:
         """Wait for an answer of the server. Raise an error if the server or the cluster fails."""

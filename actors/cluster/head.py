@@ -1,6 +1,8 @@
 """Checks that the head node of a Ray cluster answers, before and after this process joins the cluster."""
 
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -54,12 +56,17 @@ class Head:
         self._channel.close()
 
 
+def token_file() -> Path:
+    """Return the path of the file from which Ray reads the token."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+
+
 def token_error(address: str) -> InputError:
     """Return the error for a cluster that rejects this machine's token."""
     return InputError(
         "address",
         f"the cluster at {address} requires the token that `ray get-auth-token` prints on its head node: "
-        "set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to that token or put it into ~/.ray/auth_token",
+        f"set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to that token or put it into {token_file()}",
     )
 
 

@@ -193,9 +193,10 @@ def _shut_down_after(folder: Path) -> Iterator[None]:
 def _own_token() -> Iterator[None]:
     """Set a random Ray token in the block: only processes with this token can use the cluster.
 
-    If the environment has a token or disables tokens, change nothing.
+    The user's token is for other clusters, and its file may be missing. If the environment disables tokens, change
+    nothing.
     """
-    if {TOKEN, f"{TOKEN}_PATH"} & os.environ.keys() or os.environ.get(MODE, "").lower() == "disabled":
+    if os.environ.get(MODE, "").lower() == "disabled":
         yield
         return
     try:

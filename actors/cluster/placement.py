@@ -9,7 +9,8 @@ import numpy as np
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors import runtime
-from fedraa.config.processes import cluster_address, count_workers
+from actors.cluster.attach import joined_address
+from fedraa.config.processes import count_workers
 from fedraa.config.sections import ClusterOptions, DeviceOptions
 from fedraa.devices.worker_groups import WorkerGroup, group_of_clients, parse_group
 from fedraa.engine.memory_check import GIGA
@@ -34,8 +35,11 @@ def make_worker_groups(options: ClusterOptions, clients: int, device: str) -> tu
         return tuple(parse_group(text) for text in options.resources)
     count = count_workers(options, clients)
     threads = options.threads_per_worker
-    if cluster_address(options) is not None and options.workers is None:
-        count = min(clients, max(1, int(_total_resource("CPU")) // threads))
+    if options.workers is None:
+        room = max(1, int(_total_resource("CPU")) // threads)
+        if joined_address() is not None:
+            count = clients
+        count = min(count, room)
     return (WorkerGroup(count, {"CPU": threads, "GPU": gpu_share(device, count)}),)
 
 
@@ -60,12 +64,20 @@ def gpu_share(device: str, count: int) -> float:
     return 1 / -(-count // gpus)
 
 
-def has_resources(asked: Iterable[WorkerGroup]) -> bool:
-    """Return True if the cluster has enough resources for all these workers together."""
+def refuse_missing_resources(asked: Iterable[WorkerGroup]) -> None:
+    """Raise InputError if the cluster has too few resources for all these workers together.
+
+    Call this function only for a private cluster, which no node can join.
+    """
     needs: Counter[str] = Counter()
     for group in asked:
         needs.update({name: group.workers * amount for name, amount in group.needs.items()})
-    return all(amount <= _total_resource(name) + ROUNDING for name, amount in needs.items())
+    for name, amount in needs.items():
+        total = _total_resource(name)
+        if amount > total + ROUNDING:
+            problem = f"the workers need {amount:g} {name}, but Ray on this machine has {total:g}"
+            hint = "give other --resources, or the --address of a cluster that has them"
+            raise InputError("resources", problem, hint=hint)
 
 
 def find_missing_resource(asked: Iterable[WorkerGroup]) -> str | None:

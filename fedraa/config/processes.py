@@ -5,6 +5,8 @@ import os
 from fedraa.config.sections import ClusterOptions
 from fedraa.devices.worker_groups import parse_group
 
+# The address of a Ray cluster, for a run without the option `address`.
+ADDRESS_VARIABLE = "RAY_ADDRESS"
 # A worker has at most one call in progress and one that waits.
 CALLS_PER_WORKER = 2
 
@@ -40,4 +42,4 @@ def cluster_address(options: ClusterOptions) -> str | None:
 
 def address_in_environment() -> str | None:
     """Return the variable RAY_ADDRESS; None if it is not set or empty."""
-    return os.environ.get("RAY_ADDRESS") or None
+    return os.environ.get(ADDRESS_VARIABLE) or None

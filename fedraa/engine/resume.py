@@ -114,7 +114,7 @@ def resume_command(spec: RunSpec, directory: Path) -> str:
     from_scripts = [name for name, value in written.items() if any(map(is_script_path, paths_in(value)))]
     names = list(dict.fromkeys([*spec.object_fields, *from_scripts]))
     if names:
-        return _resume_call(directory, names)
+        return _resume_call(directory, names, written)
     command = f"fedraa resume {quote(str(directory))}"
     if foreign_in(written):
         command += " --trust"
@@ -154,13 +154,20 @@ def _check_passed(directory: Path, config: Mapping[str, Any], passed: Mapping[st
     missing = [name for name in needed if passed.get(name) is None]
     if missing:
         objects = " and ".join(needed[name] for name in missing)
-        call = _resume_call(directory, missing)
+        unpassed = {name: value for name, value in config["experiment"].items() if passed.get(name) is None}
+        call = _resume_call(directory, missing, unpassed)
         raise InputError("run", f"it was started with {objects}", got=directory, hint=f"resume it from Python: {call}")
 
 
-def _resume_call(directory: Path, names: Sequence[str]) -> str:
-    """Return the Python call that resumes a run and passes the named objects again."""
-    return f"fedraa.resume({', '.join([repr(str(directory)), *(f'{name}=...' for name in names)])})"
+def _resume_call(directory: Path, names: Sequence[str], written: Mapping[str, Any]) -> str:
+    """Return the Python call that resumes a run and passes the named objects again.
+
+    If other fields in `written`, a part of config.json, name user code, the call has `trust=True`.
+    """
+    arguments = [repr(str(directory)), *(f"{name}=..." for name in names)]
+    if foreign_in({name: value for name, value in written.items() if name not in names}):
+        arguments.append("trust=True")
+    return f"fedraa.resume({', '.join(arguments)})"
 
 
 def _is_missing_script_object(name: str, path: str) -> bool:

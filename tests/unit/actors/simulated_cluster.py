@@ -94,11 +94,12 @@ def simulated_cluster() -> Iterator[None]:
             mock.patch.multiple(
                 engine,
                 time=forwarded,
-                cluster_address=lambda experiment: "far:6379" if Stage.run.plan.is_far else None,
+                joined_address=lambda: "far:6379" if Stage.run.plan.is_far else None,
                 ClusterWatch=_Watch,
                 HeadWatch=_Watch,
                 Need=SimpleNamespace(of=lambda spec: SimpleNamespace(server=0.0)),
                 carry_by_value=lambda parts: None,
+                explain_exit=lambda message: nullcontext(),
                 RunDirSync=Sync,
                 register_writer=lambda directory: nullcontext(),
                 newest_first=Disk.newest_first,

@@ -5,6 +5,7 @@ import ray
 from refusals import refuses
 
 from actors.cluster import attach
+from actors.cluster.head import token_error
 
 ADDRESS = "ray://127.0.0.1:1"
 TRANSIENT = "Initialization failure from server:\nTraceback: psutil.ZombieProcess: PID still exists but it's a zombie"
@@ -44,3 +45,11 @@ def test_version_mismatch_is_reported_without_a_retry(answers: list[str | None])
     with refuses("address", ADDRESS, "Ray 2.0.1 and Python 3.11.1", "Ray 2.60.0 and Python"):
         attach.join_cluster(ADDRESS)
     assert answers == [None]
+
+
+def test_error_about_the_token_names_the_file_from_which_ray_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    assert ".ray/auth_token" in str(token_error(ADDRESS))
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/no/such/file")
+    assert "/no/such/file" in str(token_error(ADDRESS))
+    assert "auth_token" not in str(token_error(ADDRESS))

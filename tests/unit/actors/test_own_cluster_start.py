@@ -1,5 +1,6 @@
 """The start of a private cluster is retried in a new folder. After the last try it fails with one error."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,25 @@ def test_prestarted_cluster_is_used_once_and_ended_after_use(monkeypatch: pytest
         assert not starts.folders[0].parent.exists()
         with own_cluster.own_cluster(1):
             assert len(starts.folders) == 2
+
+
+@pytest.mark.parametrize(
+    "theirs", [{"RAY_AUTH_TOKEN_PATH": "/no/such/file"}, {"RAY_AUTH_TOKEN": ""}, {"RAY_AUTH_TOKEN": "0" * 64}, {}]
+)
+def test_private_cluster_has_a_new_token_whatever_the_environment_says(
+    theirs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starting(0, monkeypatch)
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in theirs.items():
+        monkeypatch.setenv(name, value)
+    before = dict(os.environ)
+    with own_cluster.own_cluster(1):
+        token = os.environ["RAY_AUTH_TOKEN"]
+    assert len(token) == 64
+    assert token not in theirs.values()
+    assert dict(os.environ) == before
 
 
 def test_unused_prestarted_cluster_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

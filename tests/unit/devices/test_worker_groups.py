@@ -1,5 +1,7 @@
 """Worker groups for tiers of devices, in the form of the command line."""
 
+from contextlib import nullcontext
+
 import pytest
 from refusals import refuses
 
@@ -32,6 +34,22 @@ def test_clients_go_to_the_worker_group_of_their_tier() -> None:
 def test_impossible_placement_is_refused(changes: dict[str, object], field: str, value: object, name: str) -> None:
     with refuses(field, name, got=value):
         Experiment(**changes)
+
+
+@pytest.mark.parametrize(
+    ("texts", "names"),
+    [
+        (("1:CPU=1", "1:phone=1"), ("1 phone", "has 0")),
+        (("2:CPU=1", "1:CPU=2.5"), ("4.5 CPU", "has 4")),
+        (("2:GPU=0.3", "2:GPU=0.2"), None),
+    ],
+)
+def test_private_cluster_refuses_workers_that_would_wait_forever(
+    texts: tuple[str, ...], names: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement.runtime, "resources", lambda: {"CPU": 4.0, "GPU": 1.0})
+    with refuses("resources", *names, "--address") if names else nullcontext():
+        placement.refuse_missing_resources(map(parse_group, texts))
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,20 @@ def test_resume_call_after_an_interruption_lists_the_objects(tmp_path: Path) -> 
     assert fl.resume(out, **given).summary["steps"] == 4
 
 
+def test_resume_call_contains_trust_if_a_module_has_a_part_that_is_not_passed(mark: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    given = {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))}
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        fl.run(**SMALL, **given, out=out, scheduler=FOREIGN[0], callbacks=[Interrupt()])
+    (note,) = stopped.value.__notes__
+    assert note.endswith(f": fedraa.resume({str(out)!r}, model=..., trust=True)")
+    with refuses("run", "model=..., trust=True)"):
+        fl.resume(out)
+    with refuses("run", "model=...)"):
+        fl.resume(out, scheduler=FOREIGN[0])
+    assert fl.resume(out, **given, trust=True).summary["steps"] == 4
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

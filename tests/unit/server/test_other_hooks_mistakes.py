@@ -349,3 +349,8 @@ def test_lack_of_memory_in_a_custom_component_is_not_blamed_on_the_client(name: 
 
 def test_a_module_is_described_by_its_name() -> None:
     assert short_text(np) == "the module numpy"
+
+
+def test_a_collection_of_one_item_is_described_in_the_singular() -> None:
+    assert short_text([object()]) == "a list of 1 item of type object"
+    assert short_text({"a": object()}) == "a dict of 1 entry of type object"
