@@ -39,7 +39,8 @@ def fedsam_small_deviation(scale: Scale) -> Study:
     every = scale.pick_value(4, 4, 10)
     cells = [replace(cell, experiment=with_fields(cell.experiment, {"eval_every": every})) for cell in study.cells]
     title = f"The deviations in {whole.name}, with many seeds (FedSAM, Table 1)"
-    return _average_deviation(replace(study, title=title, cells=cells))
+    note = "At this learning rate a few tasks diverge. The server refuses their updates."
+    return _average_deviation(replace(study, title=title, cells=cells, notes=(*study.notes, note)))
 
 
 def _average_deviation(study: Study) -> Study:
