@@ -78,3 +78,11 @@ def cluster() -> Iterator[None]:
         ray.init("local", num_cpus=12, include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def default_sigterm_handler() -> Iterator[None]:
+    """Restore the default handler of SIGTERM, because Ray may have installed its handler in an earlier test."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)

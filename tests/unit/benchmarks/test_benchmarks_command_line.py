@@ -62,6 +62,7 @@ def test_failed_process_of_a_command_is_reported_in_one_sentence(monkeypatch: py
         main()
 
 
+@pytest.mark.usefixtures("default_sigterm_handler")
 def test_sigterm_interrupts_a_command_so_that_its_processes_end(monkeypatch: pytest.MonkeyPatch) -> None:
     def terminate() -> None:
         """Send SIGTERM to this process."""

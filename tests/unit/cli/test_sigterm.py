@@ -2,13 +2,14 @@
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fedraa.cli.exit_code import TERMINATED, exit_code, interrupt_on_sigterm
 from fedraa.cli.main import main
+
+pytestmark = pytest.mark.usefixtures("default_sigterm_handler")
 
 WAITS = """
 import os, signal, threading
@@ -17,14 +18,6 @@ def data():
     threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
     return open({!r}).read()
 """
-
-
-@pytest.fixture(autouse=True)
-def default_sigterm_handler() -> Iterator[None]:
-    """Restore the default handler, because Ray may have installed its handler in an earlier test."""
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 def test_sigterm_exits_with_code_130_and_its_handler_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
