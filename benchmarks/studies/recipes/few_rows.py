@@ -38,7 +38,7 @@ def fedsam_small_deviation(scale: Scale) -> Study:
     study = _take_rows(whole, "fedsam_small_deviation", whole.rows, "FedSAM, Table 1")
     every = scale.pick_value(4, 4, 10)
     cells = [replace(cell, experiment=with_fields(cell.experiment, {"eval_every": every})) for cell in study.cells]
-    title = f"The deviations in {whole.name}, with many seeds (FedSAM, Table 1)"
+    title = f"The deviations in {whole.name}, averaged over evaluations (FedSAM, Table 1)"
     note = "At this learning rate a few tasks diverge. The server refuses their updates."
     return _average_deviation(replace(study, title=title, cells=cells, notes=(*study.notes, note)))
 
