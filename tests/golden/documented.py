@@ -17,7 +17,7 @@ SHORTER = {
     "--time 2 ": "--time 0.5 ",
     "--updates 200": "--updates 40",
     "--updates 100": "--updates 20",
-    "--workers 4": "--workers 1",
+    "--workers 4 --device": "--workers 1 --device",
 }
 # Programs that a test cannot run. Only the existence of the files that they name is checked.
 NOT_RUN = ("chmod", "docker", "export", "helm", "kind", "kubectl", "ray", "sbatch", "source", "ssh")
