@@ -5,7 +5,7 @@ import os
 from fedraa.config.sections import ClusterOptions
 from fedraa.devices.worker_groups import parse_group
 
-# The address of a Ray cluster, for a run without the option `address`.
+# This variable has the address of the Ray cluster that a run without the option `address` joins.
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 # A worker has at most one call in progress and one that waits.
 CALLS_PER_WORKER = 2
