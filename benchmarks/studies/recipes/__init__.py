@@ -65,6 +65,7 @@ RECIPES: dict[str, Recipe] = {
         fedsam.fedsam_momentum,
         few_rows.ramfed_memory_agnews,
         few_rows.ramfed_memory_cifar10,
+        few_rows.ramfed_prunefl,
         few_rows.fedsam_deviation,
         few_rows.fedsam_small_deviation,
         fleets.equal_budget,
