@@ -32,8 +32,8 @@ NAMES = {
 class Metrics(Callback):
     """A callback in the server's process that updates the metrics of a run.
 
-    A call of Ray's counters takes about as long as the bookkeeping of an update. Therefore this class counts, and passes
-    the sums to Ray a few times per second.
+    The class counts, and passes the sums to Ray's counters a few times per second. Calls of these counters at every
+    update would slow the server down.
 
     Args:
         run: The name of the run, which becomes the tag `run`.
@@ -47,7 +47,7 @@ class Metrics(Callback):
         tags = tuple(run_tag)
         self._updates = Counter(NAMES["updates"], "Applied updates", tags)
         self._staleness = Histogram(NAMES["staleness"], "Staleness of an update, in steps", STALENESS, tags)
-        self._mix = Histogram(NAMES["mix"], "Real seconds that the server needs to apply an update, sampled", SECONDS, tags)
+        self._mix = Histogram(NAMES["mix"], "Real seconds in which the server applied an update (samples)", SECONDS, tags)
         self._idle = Gauge(NAMES["idle"], "Share of the workers without work", tags)
         self._workers = Gauge(NAMES["workers"], "Workers that have started", tags)
         self._accuracy = Gauge(NAMES["accuracy"], "Test accuracy", tags)

@@ -1,7 +1,7 @@
 """The metrics of a run for Ray: every event counts, although the counters of Ray are called only sometimes."""
 
 from collections import defaultdict
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -15,7 +15,7 @@ from fedraa.callbacks.events import Limits, Progress
 class Recorder:
     """Stands for a counter, a gauge and a histogram of Ray."""
 
-    calls: dict[str, list[tuple[float, Any]]] = defaultdict(list)
+    calls: ClassVar[dict[str, list[tuple[float, Any]]]] = defaultdict(list)
 
     def __init__(self, name: str, *_: object) -> None:
         self.name = name
@@ -48,7 +48,8 @@ def total(calls: list[tuple[float, Any]], way: str | None = None) -> float:
 def test_counters_have_every_event_after_few_calls(calls: dict[str, list[tuple[float, Any]]]) -> None:
     own = CallbackList([Metrics("run")], progress_seconds=3600.0)
     relay = Relay(own, Audience(frozenset(), frozenset()))
-    progress = Progress(step=1, t=0.0, metric=None, in_flight=1, limits=Limits(1000, None, None), staleness=0.0, busy=1, workers=2)
+    limits = Limits(steps=1000, time=None, accuracy=None)
+    progress = Progress(step=1, t=0.0, metric=None, in_flight=1, limits=limits, staleness=0.0, busy=1, workers=2)
     for number in range(1000):
         relay.tell({"kind": "dispatch", "bytes_down": 8})
         relay.tell({"kind": "commit", "bytes_up": number % 2, "staleness": 0})
