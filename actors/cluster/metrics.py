@@ -47,7 +47,7 @@ class Metrics(Callback):
         tags = tuple(run_tag)
         self._updates = Counter(NAMES["updates"], "Applied updates", tags)
         self._staleness = Histogram(NAMES["staleness"], "Staleness of an update, in steps", STALENESS, tags)
-        self._mix = Histogram(NAMES["mix"], "Real seconds in which the server applied an update (samples)", SECONDS, tags)
+        self._mix = Histogram(NAMES["mix"], "Real seconds to apply an update (samples)", SECONDS, tags)
         self._idle = Gauge(NAMES["idle"], "Share of the workers without work", tags)
         self._workers = Gauge(NAMES["workers"], "Workers that have started", tags)
         self._accuracy = Gauge(NAMES["accuracy"], "Test accuracy", tags)
