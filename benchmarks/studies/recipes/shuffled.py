@@ -35,6 +35,11 @@ UNITS = (
     "at a time. In mixed columns, clients take the capacities in turn. The server averages whole models: weights that "
     "a client does not train keep the received values."
 )
+QUARTERS = (
+    "All clients train a quarter of the units (kernels). In the row `random`, the units are drawn for every client and "
+    "round. In the row `rolling`, they are one of four contiguous blocks, the same for all clients of a round. The "
+    "server averages whole models: weights that a client does not train keep the received values."
+)
 HETEROGENEITY = {"high": 2, "low": 5}
 
 
@@ -148,7 +153,7 @@ def shuffled_labels(scale: Scale) -> Study:
         cells,
         (ACCURACY, LOSS),
         reference=random,
-        notes=(UNITS, "All clients train submodels of a quarter.", *scale.pick_value((DIGITS,), (SUBSET,), ())),
+        notes=(QUARTERS, *scale.pick_value((DIGITS,), (SUBSET,), ())),
         claims=(Claim(rolling, random, ACCURACY.name, "Rolling beats random"),),
         seeds=scale.pick_value(tuple(range(60)), (0, 1, 2), (0, 1, 2)),
     )
