@@ -104,6 +104,10 @@ class Unwritable(RunFailed):
     """
 
 
+class WorkersLost(RunFailed):
+    """An error about a run that has lost all workers of a group. The run can be resumed."""
+
+
 class Uncuttable(InputError):
     """An error about a model that cannot be cut into submodels."""
 

@@ -40,11 +40,11 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.processes import ADDRESS_VARIABLE, cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions
 from fedraa.engine.memory_check import Need
-from fedraa.engine.resume import resume_command
+from fedraa.engine.resume import resume_command, suggest_continuation
 from fedraa.engine.run_description import describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import issue_warnings
-from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_sigterm
+from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_termination
 from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, no_effect_error
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
@@ -91,15 +91,14 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                 with (
                     provide_cluster(spec.experiment, spec.experiment.client_count),
                     stop.honoured(),
-                    stop_on_sigterm(stop.set),
+                    stop_on_termination(stop.set),
                 ):
                     return _run_on_cluster(spec, directory, callbacks, resume, stop)
             except ClusterLost as lost:
                 if stop.is_set():
                     raise _stop_error(spec, directory) from None
                 if not (restarts and is_private):
-                    hint = f"resume with: {resume_command(spec, directory)}"
-                    raise RunFailed("cluster", str(lost), hint=hint) from None
+                    raise RunFailed("cluster", str(lost), hint=suggest_continuation(spec, directory)) from None
                 restarts -= 1
                 resume = True
                 logger.warning("cluster: %s; the run resumes on a new cluster; restarts left: %d", lost, restarts)
@@ -156,7 +155,7 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
                 wrong = _death_text(error)
                 if deaths == MAX_DEATHS:
                     wrong += f", {MAX_DEATHS} times without a new checkpoint"
-                    raise RunFailed("server", wrong, hint=f"resume with: {resume_command(spec, directory)}") from None
+                    raise RunFailed("server", wrong, hint=suggest_continuation(spec, directory)) from None
                 logger.warning("server: %s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(spec.make_start(directory, resumed=True))
             except ConnectionError:
@@ -192,7 +191,7 @@ def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, A
     try:
         return find_node(wanted)
     except InputError:
-        hint = f"start the node again, and resume with: {resume_command(spec, directory)}"
+        hint = f"start the node again; {suggest_continuation(spec, directory)}"
         raise RunFailed("server", f"its node {wanted} has left the cluster", hint=hint) from None
 
 
@@ -282,10 +281,10 @@ def _death_text(error: Exception) -> str:
 
 
 def _stop_error(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
-    """Return the exception for a run that the user stopped before the server wrote a checkpoint."""
-    if (directory / CONFIG).exists():
-        return Interrupted(f"stopped at the last checkpoint; resume with: {resume_command(spec, directory)}")
-    return KeyboardInterrupt("stopped before the run began")
+    """Return the exception for a run that the user stopped, and whose server did not write a checkpoint."""
+    if not (directory / CONFIG).exists():
+        return KeyboardInterrupt("stopped before the run began")
+    return Interrupted(f"stopped without a new checkpoint; {suggest_continuation(spec, directory)}")
 
 
 def _find_import_error(text: str) -> str | None:
