@@ -201,6 +201,11 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def last_line(error: BaseException) -> str:
+    """Return the last line of an exception's message. If the message is empty, return the name of its class."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+
+
 def read_failure(error: BaseException) -> str:
     """Return the reason why a file cannot be read, without the path of the file, which the message already has."""
     return getattr(error, "strerror", None) or first_line(error)

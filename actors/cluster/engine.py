@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import (
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    RayActorError,
+    RayError,
+    RuntimeEnvSetupError,
+)
 
 from actors import runtime
 from actors.cluster.attach import PACKAGES, join_cluster, joined_address, refuse_other_cluster
@@ -45,7 +51,7 @@ from fedraa.engine.run_description import describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import issue_warnings
 from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_termination
-from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, no_effect_error
+from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, last_line, no_effect_error
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
@@ -74,12 +80,15 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
         restarts: The maximum number of new private clusters after a private cluster was lost.
 
     Raises:
+        InputError: An option has no effect on this cluster, or a component cannot be sent to Ray's processes.
         RunFailed: The run failed. The error message has the command that resumes the run.
         CallbackRaised: A callback raised an exception.
     """
     stop = Stop()
-    refuse_unsendable(spec)
     is_private = not is_joined() and cluster_address(spec.experiment) is None
+    if restarts and not is_private:
+        raise no_effect_error("restarts", restarts, "a cluster that this process has joined")
+    refuse_unsendable(spec)
     if is_private and spec.experiment.placement != "pack":
         value = spec.experiment.placement
         raise no_effect_error("placement", value, "one node", "give --address, or leave it out")
@@ -206,11 +215,15 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
     Raises:
         ClusterLost: The cluster is lost.
         InputError: A Python package is not installed on the server's node.
+        RunFailed: The server's node cannot install the code of fedraa.
     """
     lost = watch.confirm_lost()
     if lost is not None:
         raise ClusterLost(lost) from None
-    if not isinstance(error, RayActorError | ShardDied | ServerFroze):
+    if isinstance(error, RuntimeEnvSetupError):
+        problem = f"node {node} cannot install the code of fedraa: {last_line(error)}"
+        raise RunFailed("server", problem, hint="check the disk and the network of this node") from None
+    if not isinstance(error, RayActorError | ActorUnschedulableError | ShardDied | ServerFroze):
         raise error
     missing = _find_import_error(str(error))
     if missing is not None:
