@@ -93,11 +93,6 @@ def exit_code(command: Callable[[], object]) -> int:
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _print_error(str(error) or "interrupted", error, 130)
-    except SystemExit as error:
-        # Ray's signal handler exits with this code after a SIGTERM between two runs.
-        if error.code == signal.SIGTERM:
-            return _print_error(TERMINATED, error, 130)
-        raise
     except (RunFailed, Inconsistent, PromiseBroken) as error:
         return _print_error(str(error), error, 1)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGHUP and kill -9 on whole runs of the command line: processes end, files stay, and the run can be resumed."""
+"""Ctrl-C, SIGHUP and kill -9 on runs of the command line: processes end, files stay, and the run can be resumed."""
 
 import os
 import signal

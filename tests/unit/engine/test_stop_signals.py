@@ -64,10 +64,12 @@ def test_sighup_keeps_a_handler_of_the_user_and_stays_ignored_by_nohup() -> None
     assert caught == [signal.SIGHUP]
 
 
-def test_ignore_interrupts_ignores_ctrl_c_and_restores_the_handler() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, *TERMINATION])
+def test_ignore_interrupts_ignores_a_signal_and_restores_its_handler(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
     with ignore_interrupts():
-        signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
 
 
 def test_defer_interrupts_raises_after_the_block() -> None:
