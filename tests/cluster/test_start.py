@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from actors.cluster.own_cluster import RAYLET_DIED
+from fedraa.cli.exit_code import TERMINATED
 
 pytestmark = pytest.mark.cluster
 
@@ -100,7 +101,7 @@ def test_cluster_starts_only_needed_processes_and_all_end_with_the_raylet() -> N
     assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr
 
 
-TERMINATED = """
+STOPPED = """
 import os, signal, sys, time
 from ray._private import worker
 from actors.cluster.own_cluster import own_cluster
@@ -126,9 +127,9 @@ sys.exit(code)
 
 @pytest.mark.slow
 def test_sigterm_during_the_start_of_a_cluster_ends_the_command_with_code_130() -> None:
-    ended = subprocess.run([sys.executable, "-c", TERMINATED], capture_output=True, text=True, check=False)
+    ended = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False)
     assert ended.returncode == 130, ended.stderr
-    assert ended.stderr.splitlines()[-1].startswith("fedraa: stopped by SIGTERM")
+    assert ended.stderr.splitlines()[-1] == f"fedraa: {TERMINATED}"
 
 
 DIES = """
