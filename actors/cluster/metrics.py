@@ -1,5 +1,6 @@
 """Metrics of a run for Ray's dashboard and Prometheus."""
 
+from collections import defaultdict
 from collections.abc import Mapping
 
 from ray.util.metrics import Counter, Gauge, Histogram
@@ -27,6 +28,9 @@ NAMES = {
 class Metrics(Callback):
     """A callback in the server's process that updates the metrics of a run.
 
+    The class counts, and passes the sums to Ray's counters a few times per second. Calls of these counters at every
+    update would slow the server down.
+
     Args:
         run: The name of the run, which becomes the tag `run`.
     """
@@ -39,7 +43,7 @@ class Metrics(Callback):
         tags = tuple(run_tag)
         self._updates = Counter(NAMES["updates"], "Applied updates", tags)
         self._staleness = Histogram(NAMES["staleness"], "Staleness of an update, in steps", STALENESS, tags)
-        self._mix = Histogram(NAMES["mix"], "Real seconds that the server needs to apply an update", SECONDS, tags)
+        self._mix = Histogram(NAMES["mix"], "Real seconds to apply an update (samples)", SECONDS, tags)
         self._idle = Gauge(NAMES["idle"], "Share of the workers without work", tags)
         self._workers = Gauge(NAMES["workers"], "Workers that have started", tags)
         self._accuracy = Gauge(NAMES["accuracy"], "Test accuracy", tags)
@@ -50,9 +54,11 @@ class Metrics(Callback):
         counters = (self._updates, self._bytes, self._faults, self._dropped, self._quarantined)
         for metric in (*counters, self._staleness, self._mix, self._idle, self._workers, self._accuracy):
             metric.set_default_tags(run_tag)
+        # The amounts that Ray's counters lack, by counter and value of the tag `way`.
+        self._amounts: dict[tuple[Counter, str | None], float] = defaultdict(float)
 
     def on_commit(self, event: Event) -> None:
-        self._updates.inc()
+        self._amounts[self._updates, None] += 1
         self._staleness.observe(_number_of(event, "staleness"))
         self._count_bytes("up", event)
 
@@ -71,17 +77,25 @@ class Metrics(Callback):
         if event["action"] != RETRY:
             self._quarantined.inc()
 
+    def on_close(self) -> None:
+        self._publish_counts()
+
     def on_progress(self, progress: Progress) -> None:
-        """Record the progress after every applied update."""
+        """Publish the counts, and record the last update and the workers."""
+        self._publish_counts()
         self._mix.observe(progress.commit_seconds)
         self._workers.set(progress.workers)
         self._idle.set(1 - progress.busy / progress.workers if progress.workers else 0.0)
 
     def _count_bytes(self, way: str, event: Event) -> None:
-        sent = _number_of(event, f"bytes_{way}")
-        # Ray's counter raises an error for an increment of 0.
-        if sent:
-            self._bytes.inc(sent, {"way": way})
+        self._amounts[self._bytes, way] += _number_of(event, f"bytes_{way}")
+
+    def _publish_counts(self) -> None:
+        for (counter, way), amount in self._amounts.items():
+            # Ray's counter raises an error for an increment of 0.
+            if amount:
+                counter.inc(amount, {} if way is None else {"way": way})
+        self._amounts.clear()
 
 
 def _number_of(event: Event, name: str) -> float:

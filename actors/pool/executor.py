@@ -42,6 +42,8 @@ from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vec
 MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
+# Seconds between two looks for ended calls while the server sends the tasks of a round.
+RECEIVE_SECONDS = 0.005
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +93,7 @@ class RayExecutor:
     watch: Callable[[], None] | None = None
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     _glance_at: float = 0.0
+    _receive_at: float = 0.0
     _handles: dict[int, WorkerHandle] = field(default_factory=dict)
     _evaluations: deque[WorkerEvaluation] = field(default_factory=deque)
     _calls: dict[AnyRef, Call] = field(default_factory=dict)
@@ -136,6 +139,11 @@ class RayExecutor:
     def submit(self, task: Task, due: float) -> None:
         self._queues.submit(task, due)
         self._fill_queues()
+        # The dispatch of a large round takes longer than the first calls. Without this, their workers would wait.
+        now = runtime.monotonic()
+        if now >= self._receive_at:
+            self._receive_at = now + RECEIVE_SECONDS
+            self.receive(now)
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
         give_up = runtime.monotonic() + timeout

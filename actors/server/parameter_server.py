@@ -92,7 +92,7 @@ class ParameterServer:
         self._directory.mkdir(exist_ok=True)
         self._spec = spec
         self._setting = setting
-        self._relay = Relay(CallbackList([Metrics(setting.label)], progress_seconds=0.0), setting.audience)
+        self._relay = Relay(CallbackList([Metrics(setting.label)]), setting.audience)
         self._executor: RayExecutor | None = None
         self._stop = threading.Event()
         self._filling = threading.Lock()

@@ -110,10 +110,11 @@ class Relay:
             self._changed.notify_all()
 
     def finish(self) -> None:
-        """Record that the run is over. From now on, `take_events` returns immediately."""
+        """Record that the run is over, and close the server's own callbacks. Then `take_events` returns immediately."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
+        self._own.close()
 
     def _wait_for_user(self, answered: int) -> None:
         """Wait until the queue is empty and the user's process has answered `answered` events since the start."""

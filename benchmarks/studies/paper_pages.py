@@ -101,7 +101,8 @@ def count_verdicts(judged: Sequence[Judged]) -> str:
     verdicts = [one.verdict for one in judged]
     counts = [f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts]
     kept = sum(is_significant(one.p) for one in judged)
-    return f"Of {len(judged)} claims: {', '.join(counts)}. After Holm's correction, {kept} have p < {LEVEL:g}."
+    significant = f"{kept} {'has' if kept == 1 else 'have'} p < {LEVEL:g}"
+    return f"Of {len(judged)} claims: {', '.join(counts)}. After Holm's correction, {significant}."
 
 
 def format_paper(

@@ -2,13 +2,21 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, LATE_STD
 from benchmarks.studies.recipes.fedsam import AFFINE, FLATNESS, fedsam_cifar10, fedsam_small_clients
-from benchmarks.studies.recipes.ramfed import IST_DIVERGES, STAND_IN, ramfed_table2_cifar10, ramfed_table3_agnews
+from benchmarks.studies.recipes.ramfed import (
+    IST_DIVERGES,
+    STAND_IN,
+    ramfed_table2_cifar10,
+    ramfed_table2_mnist,
+    ramfed_table3_agnews,
+)
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Study
 from fedraa.config.experiment import with_fields
+from fedraa.config.overrides import split_paths
 
 # Notes on rows and metrics that the studies of this module do not have.
 UNUSED_NOTES = (AFFINE, FLATNESS, IST_DIVERGES, STAND_IN)
@@ -24,6 +32,23 @@ def ramfed_memory_cifar10(scale: Scale) -> Study:
     """Compare RAM-Fed with RA-Fed at the levels L and S, with a CNN on CIFAR-10: RAM-Fed's Table 2."""
     rows = ("ra-fed L", "ram-fed L", "ra-fed S", "ram-fed S")
     return _take_rows(ramfed_table2_cifar10(scale), "ramfed_memory_cifar10", rows, "RAM-Fed, Table 2")
+
+
+def ramfed_prunefl(scale: Scale) -> Study:
+    """Compare RAM-Fed on a quarter of an MLP with PruneFL on half of it, also with many short rounds: Table 2."""
+    whole = replace(ramfed_table2_mnist(scale), reference="prunefl L")
+    study = _take_rows(whole, "ramfed_prunefl", ("prunefl L", "ram-fed S"), "RAM-Fed, Table 2")
+    if scale.paper:
+        return study
+    short: dict[str, Any] = {"local_epochs": None, "local_steps": 5, "rounds": 400, "eval_every": 20}
+    rows: dict[str, dict[str, Any]] = {"prunefl L": {"submodel.reprune_every": 40}, "ram-fed S": {}}
+    cells = []
+    for cell in study.cells:
+        fields = split_paths(short | rows[cell.row], cell.experiment.override)
+        column = f"{cell.column}, 5 local steps"
+        cells.append(replace(cell, column=column, experiment=with_fields(cell.experiment, fields)))
+    note = "Columns with 5 local steps have 400 rounds of five local steps. The paper also has five local steps."
+    return replace(study, cells=(*study.cells, *cells), notes=(*study.notes, note))
 
 
 def fedsam_deviation(scale: Scale) -> Study:

@@ -130,6 +130,30 @@ def shuffled_norms(scale: Scale) -> Study:
     )
 
 
+def shuffled_labels(scale: Scale) -> Study:
+    """Compare rolling with random submodels for clients with two labels, with five and with all."""
+    columns = {
+        "2 labels": "labels(per_client=2)",
+        "5 labels": "labels(per_client=5)",
+        "all labels (IID)": "iid",
+    }
+    rolling, random = "rolling (shuffled)", "random"
+    cells = []
+    for (column, partition), row in product(columns.items(), (rolling, random)):
+        experiment = _make_experiment(scale, partition=partition, capacities=(0.25,), **POLICIES[row])
+        cells.append(Cell(row, experiment, column))
+    return Study(
+        "shuffled_labels",
+        "Rolling and random submodels of a quarter, by the labels of a client (shuffled submodels, Figures 3, 4)",
+        cells,
+        (ACCURACY, LOSS),
+        reference=random,
+        notes=(UNITS, "All clients train submodels of a quarter.", *scale.pick_value((DIGITS,), (SUBSET,), ())),
+        claims=(Claim(rolling, random, ACCURACY.name, "Rolling beats random"),),
+        seeds=scale.pick_value(tuple(range(60)), (0, 1, 2), (0, 1, 2)),
+    )
+
+
 def shuffled_generalisation(scale: Scale) -> Study:
     """Compare submodels with full models by the gap between training and test results (the paper's Tables 1 and 2)."""
     rows: dict[str, dict[str, Any]] = {

@@ -167,6 +167,20 @@ def test_worker_that_never_begins_its_call_is_ended_with_a_fault(case: Case) -> 
         assert simulation.now - started < 2 * MAX_IDLE_S
 
 
+def test_workers_get_new_calls_while_a_round_is_dispatched(case: Case) -> None:
+    """Until the last submit, the executor is never asked for an outcome."""
+    with simulated(0, Faults()) as simulation:
+        pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(1, {"CPU": 1}),), simulation=simulation)
+        assert pool.await_workers(10.0)
+        tasks = [Task(number, 0, 0, 0, 0, 0, (), np.ones(3, np.float32), 0.1, 1.0) for number in range(8)]
+        with mock.patch.object(SimulatedWorker, "begin", autospec=True, side_effect=SimulatedWorker.begin) as begin:
+            for task in tasks:
+                pool.submit(task, 0.0)
+                simulation.sleep(10.0)
+        assert begin.call_count == len(tasks)
+        assert all(isinstance(pool.wait(task.id, 0.0), Update) for task in tasks)
+
+
 def test_long_task_does_not_count_as_a_call_that_never_begins(case: Case) -> None:
     with simulated(0, Faults()) as simulation:
         pool = SimulatedExecutor.of(case.spec, groups=(WorkerGroup(1, {"CPU": 1}),), simulation=simulation)
