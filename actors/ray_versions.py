@@ -5,10 +5,13 @@ cluster's address and token before joining. Tokens exist since Ray 2.52.
 """
 
 import inspect
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -149,6 +152,35 @@ def hidden_worker_logs() -> Iterator[None]:
 
 
 @contextmanager
+def defer_sigterm() -> Iterator[None]:
+    """Defer SIGTERM until Ray has started in the block, and keep this process's handler, which Ray would replace.
+
+    A SIGTERM during the start would crash this process. Without a handler of this process, Ray installs its own.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    arrived = False
+
+    def note_arrival(number: int, frame: FrameType | None) -> None:
+        nonlocal arrived
+        arrived = True
+
+    signal.signal(signal.SIGTERM, note_arrival)
+    try:
+        with _replaced(utils, "set_sigterm_handler", _install_nothing):
+            yield
+    finally:
+        # This also removes the handler of Ray's C++ code.
+        signal.signal(signal.SIGTERM, before)
+        if arrived:
+            # The handler of Ray's C++ code has set an alarm that would abort this process after three seconds.
+            signal.alarm(0)
+            signal.raise_signal(signal.SIGTERM)
+
+
+@contextmanager
 def hidden_tips() -> Iterator[None]:
     """Suppress a usage hint that some versions of Ray print when a cluster starts in the block."""
     with warnings.catch_warnings():
@@ -181,6 +213,10 @@ def minimal_ray() -> Iterator[None]:
             stack.enter_context(_replaced(utils, FIND_MISSING_LIBRARIES, _find_nothing_missing))
         stack.enter_context(_replaced(services, "start_ray_process", _without_agents(services.start_ray_process)))
         yield
+
+
+def _install_nothing(handler: object) -> None:
+    pass
 
 
 def _start_nothing(of: Any, **options: Any) -> None:

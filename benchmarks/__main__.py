@@ -31,7 +31,7 @@ from benchmarks.system import (
     tasks,
     throughput,
 )
-from fedraa.cli.exit_code import exit_code, interrupt_on_sigterm
+from fedraa.cli.exit_code import exit_code, interrupt_on_termination
 from fedraa.cli.parse import errors_as_sentences
 from fedraa.errors import RunFailed
 
@@ -71,7 +71,7 @@ def main() -> None:
     """Run the command in the arguments of this process."""
     try:
         # A SIGTERM also ends the processes that a command has started.
-        with interrupt_on_sigterm(), errors_as_sentences(PROGRAM, FLAGS, sys.argv[1:]):
+        with interrupt_on_termination(), errors_as_sentences(PROGRAM, FLAGS, sys.argv[1:]):
             tyro.extras.subcommand_cli_from_dict(COMMANDS, prog=PROGRAM, description=__doc__)
     except CalledProcessError as error:
         problem = f"it ended with exit code {error.returncode}: {' '.join(map(str, error.cmd))}"

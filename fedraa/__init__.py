@@ -70,7 +70,7 @@ Built-in callbacks:
 
 Exceptions and warnings, besides the ValueError for a wrong setting:
     RunFailed        a run cannot continue
-    Interrupted      a run was stopped, by Ctrl-C or SIGTERM, with a checkpoint from which it can resume
+    Interrupted      a run was stopped, by Ctrl-C, SIGTERM or SIGHUP, with a checkpoint to resume from
     Inconsistent     a log does not follow the rules of its method
     PromiseBroken    a custom component failed a check of `fedraa check`
     RunWarning       a warning: the run works, but its settings are probably a mistake

@@ -27,16 +27,15 @@ from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.objects import split_objects
 from fedraa.engine.process_guard import exclusive_process, refuse_nested_run, run_alone
-from fedraa.engine.resume import extend_limits, load_for_resume, resume_command
+from fedraa.engine.resume import extend_limits, load_for_resume, resume_command, suggest_continuation
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import find_no_step, issue_warnings
 from fedraa.engine.session import RunSession
-from fedraa.engine.stop_signals import stop_on_interrupt, stop_on_sigterm
+from fedraa.engine.stop_signals import stop_on_interrupt, stop_on_termination
 from fedraa.engine.worker_spec import choose_device
-from fedraa.errors import CallbackRaised, InputError, Interrupted, Unwritable
+from fedraa.errors import CallbackRaised, InputError, Interrupted, Unwritable, WorkersLost
 from fedraa.rundir.atomic_files import raise_unwritable
-from fedraa.rundir.checkpoint import newest_first
-from fedraa.rundir.file_names import CHECKPOINTS, SUMMARY
+from fedraa.rundir.file_names import CONFIG, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.reserved_directory import refuse_used, reserve_directory, run_name
 from fedraa.settings.terms import Terms
@@ -321,11 +320,11 @@ def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, res
                 is_complete = run_here(spec, directory, callbacks, resume)
     except CallbackRaised as wrapped:
         raised = wrapped.error
-    except (Unwritable, KeyboardInterrupt) as error:
+    except (Unwritable, WorkersLost, KeyboardInterrupt) as error:
+        is_resumable = (directory / CONFIG).exists() and not (directory / SUMMARY).exists()
         # Interrupted already has this hint.
-        is_resumable = newest_first(directory / CHECKPOINTS) and not (directory / SUMMARY).exists()
         if is_resumable and not isinstance(error, Interrupted):
-            error.add_note(f"resume from the last checkpoint with: {resume_command(spec, directory)}")
+            error.add_note(suggest_continuation(spec, directory))
         raise
     finally:
         callbacks.close()
@@ -374,7 +373,7 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
         stop.set()
         executor.drop()
 
-    with stop_on_interrupt(stop_run), stop_on_sigterm(stop_run):
+    with stop_on_interrupt(stop_run), stop_on_termination(stop_run):
         callbacks.start(spec.make_start(directory, resumed=resume))
         return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 

@@ -104,6 +104,10 @@ class Unwritable(RunFailed):
     """
 
 
+class WorkersLost(RunFailed):
+    """An error about a run that has lost all workers of a group. The run can be resumed."""
+
+
 class Uncuttable(InputError):
     """An error about a model that cannot be cut into submodels."""
 
@@ -195,6 +199,11 @@ def one_line(error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of an exception's message. If the message is empty, return the name of its class."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def last_line(error: BaseException) -> str:
+    """Return the last line of an exception's message. If the message is empty, return the name of its class."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
 
 
 def read_failure(error: BaseException) -> str:

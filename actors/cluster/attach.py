@@ -14,10 +14,12 @@ from actors.cluster.head import AUTO, CLIENT, check_reachable, token_file
 from actors.ray_versions import (
     AuthenticationError,
     current_address,
+    defer_sigterm,
     hidden_tips,
     resolve_address,
     started_processes,
 )
+from fedraa.engine.stop_signals import defer_interrupts
 from fedraa.errors import InputError
 
 PACKAGES = ("fedraa", "actors", "schedulers")
@@ -31,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 def join_cluster(address: str) -> None:
     """Join a Ray cluster, and send the code of fedraa from this machine to its nodes.
+
+    Ctrl-C, SIGTERM and SIGHUP take effect after the join, because an interrupted join crashes this process.
 
     Args:
         address: `auto`, HOST:PORT or ray://HOST:PORT.
@@ -49,7 +53,7 @@ def join_cluster(address: str) -> None:
     )
     for last in (False, True):
         try:
-            with hidden_tips(), explain_exit(str(raylet_died)):
+            with defer_interrupts(), defer_sigterm(), hidden_tips(), explain_exit(str(raylet_died)):
                 ray.init(
                     address=address, logging_level=logging.ERROR, log_to_driver=False, runtime_env=make_runtime_env()
                 )

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayActorError, RayError
+from ray.exceptions import (
+    ActorUnavailableError,
+    ActorUnschedulableError,
+    RayActorError,
+    RayError,
+    RuntimeEnvSetupError,
+)
 
 from actors import runtime
 from actors.cluster.attach import PACKAGES, join_cluster, joined_address, refuse_other_cluster
@@ -40,12 +46,12 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.processes import ADDRESS_VARIABLE, cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions
 from fedraa.engine.memory_check import Need
-from fedraa.engine.resume import resume_command
+from fedraa.engine.resume import resume_command, suggest_continuation
 from fedraa.engine.run_description import describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import issue_warnings
-from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_sigterm
-from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, no_effect_error
+from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_termination
+from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, last_line, no_effect_error
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
@@ -74,12 +80,15 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
         restarts: The maximum number of new private clusters after a private cluster was lost.
 
     Raises:
+        InputError: An option has no effect on this cluster, or a component cannot be sent to Ray's processes.
         RunFailed: The run failed. The error message has the command that resumes the run.
         CallbackRaised: A callback raised an exception.
     """
     stop = Stop()
-    refuse_unsendable(spec)
     is_private = not is_joined() and cluster_address(spec.experiment) is None
+    if restarts and not is_private:
+        raise no_effect_error("restarts", restarts, "a cluster that this process has joined")
+    refuse_unsendable(spec)
     if is_private and spec.experiment.placement != "pack":
         value = spec.experiment.placement
         raise no_effect_error("placement", value, "one node", "give --address, or leave it out")
@@ -91,15 +100,14 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                 with (
                     provide_cluster(spec.experiment, spec.experiment.client_count),
                     stop.honoured(),
-                    stop_on_sigterm(stop.set),
+                    stop_on_termination(stop.set),
                 ):
                     return _run_on_cluster(spec, directory, callbacks, resume, stop)
             except ClusterLost as lost:
                 if stop.is_set():
                     raise _stop_error(spec, directory) from None
                 if not (restarts and is_private):
-                    hint = f"resume with: {resume_command(spec, directory)}"
-                    raise RunFailed("cluster", str(lost), hint=hint) from None
+                    raise RunFailed("cluster", str(lost), hint=suggest_continuation(spec, directory)) from None
                 restarts -= 1
                 resume = True
                 logger.warning("cluster: %s; the run resumes on a new cluster; restarts left: %d", lost, restarts)
@@ -156,7 +164,7 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
                 wrong = _death_text(error)
                 if deaths == MAX_DEATHS:
                     wrong += f", {MAX_DEATHS} times without a new checkpoint"
-                    raise RunFailed("server", wrong, hint=f"resume with: {resume_command(spec, directory)}") from None
+                    raise RunFailed("server", wrong, hint=suggest_continuation(spec, directory)) from None
                 logger.warning("server: %s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(spec.make_start(directory, resumed=True))
             except ConnectionError:
@@ -192,7 +200,7 @@ def _find_node_again(wanted: str, spec: RunSpec, directory: Path) -> dict[str, A
     try:
         return find_node(wanted)
     except InputError:
-        hint = f"start the node again, and resume with: {resume_command(spec, directory)}"
+        hint = f"start the node again; {suggest_continuation(spec, directory)}"
         raise RunFailed("server", f"its node {wanted} has left the cluster", hint=hint) from None
 
 
@@ -207,11 +215,15 @@ def _check_is_death(error: Exception, watch: HealthMonitor, node: str) -> None:
     Raises:
         ClusterLost: The cluster is lost.
         InputError: A Python package is not installed on the server's node.
+        RunFailed: The server's node cannot install the code of fedraa.
     """
     lost = watch.confirm_lost()
     if lost is not None:
         raise ClusterLost(lost) from None
-    if not isinstance(error, RayActorError | ShardDied | ServerFroze):
+    if isinstance(error, RuntimeEnvSetupError):
+        problem = f"node {node} cannot install the code of fedraa: {last_line(error)}"
+        raise RunFailed("server", problem, hint="check the disk and the network of this node") from None
+    if not isinstance(error, RayActorError | ActorUnschedulableError | ShardDied | ServerFroze):
         raise error
     missing = _find_import_error(str(error))
     if missing is not None:
@@ -282,10 +294,10 @@ def _death_text(error: Exception) -> str:
 
 
 def _stop_error(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
-    """Return the exception for a run that the user stopped before the server wrote a checkpoint."""
-    if (directory / CONFIG).exists():
-        return Interrupted(f"stopped at the last checkpoint; resume with: {resume_command(spec, directory)}")
-    return KeyboardInterrupt("stopped before the run began")
+    """Return the exception for a run that the user stopped, and whose server did not write a checkpoint."""
+    if not (directory / CONFIG).exists():
+        return KeyboardInterrupt("stopped before the run began")
+    return Interrupted(f"stopped without a new checkpoint; {suggest_continuation(spec, directory)}")
 
 
 def _find_import_error(text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +31,8 @@ START_WARNING_SECONDS = 20.0
 STOP_SECONDS = 4.0
 # The driver waits at most this time for the server's answer to `is_saving`.
 IS_SAVING_TIMEOUT_SECONDS = 0.5
+# The driver waits at most this time until a server on another node has removed its temporary files.
+CLOSE_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -94,10 +97,22 @@ class Follower:
     def follow(self, resume: bool) -> bool:
         """Let the server start or resume the run. Return True if the run reached its end.
 
-        Raises ServerFroze, ServerStuck, ClusterLost, an error of Ray, or the exception that ended the run.
+        Raises ServerFroze, ServerStuck, ClusterLost, Unwritable, an error of Ray, or the exception that ended the run.
         """
-        if self.sync is not None:
-            self.sync.seen = self._await_answer(self.server.take.remote(self.sync.read()))
+        if self.sync is None:
+            return self._follow(resume)
+        self.sync.seen = self._await_answer(self.server.take.remote(self.sync.read()))
+        try:
+            ended = self._follow(resume)
+        except ClusterLost:
+            raise
+        except BaseException:
+            self._close_server()
+            raise
+        self._close_server()
+        return ended
+
+    def _follow(self, resume: bool) -> bool:
         end = self.server.execute.remote(resume)
         while not runtime.wait([end], timeout=0)[0]:
             self._exchange_events()
@@ -112,11 +127,15 @@ class Follower:
             raise
         finally:
             self._copy_changes()
-            if self.sync is not None:
-                self._await_answer(self.server.close.remote())
         if self._raised is not None:
             raise self._raised
         return ended
+
+    def _close_server(self) -> None:
+        """Let the server remove its temporary files, because it is killed next. A dead server leaves its files."""
+        # A call of a dead server can raise any exception.
+        with suppress(Exception):
+            runtime.wait([self.server.close.remote()], timeout=CLOSE_SECONDS)
 
     def _exchange_events(self) -> None:
         """Send the callbacks' answers to the previous events, then call the callbacks with new events."""

@@ -1,9 +1,5 @@
-"""Metrics of a run for Ray's dashboard and Prometheus, and faults of a run as JSON lines in the server's log."""
+"""Metrics of a run for Ray's dashboard and Prometheus."""
 
-import json
-import logging
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Mapping
 
@@ -58,7 +54,6 @@ class Metrics(Callback):
         counters = (self._updates, self._bytes, self._faults, self._dropped, self._quarantined)
         for metric in (*counters, self._staleness, self._mix, self._idle, self._workers, self._accuracy):
             metric.set_default_tags(run_tag)
-        self._run = run
         # The amounts that Ray's counters lack, by counter and value of the tag `way`.
         self._amounts: dict[tuple[Counter, str | None], float] = defaultdict(float)
 
@@ -76,16 +71,11 @@ class Metrics(Callback):
 
     def on_fault(self, event: Event) -> None:
         self._faults.inc()
-        self._write_event(event)
 
     def on_drop(self, event: Event) -> None:
         self._dropped.inc()
         if event["action"] != RETRY:
             self._quarantined.inc()
-        self._write_event(event)
-
-    def on_end(self, event: Event) -> None:
-        self._write_event(event)
 
     def on_close(self) -> None:
         self._publish_counts()
@@ -97,9 +87,6 @@ class Metrics(Callback):
         self._workers.set(progress.workers)
         self._idle.set(1 - progress.busy / progress.workers if progress.workers else 0.0)
 
-    def _write_event(self, event: Event) -> None:
-        write_json_line(str(event["kind"]), run=self._run, **{name: event[name] for name in event if name != "kind"})
-
     def _count_bytes(self, way: str, event: Event) -> None:
         self._amounts[self._bytes, way] += _number_of(event, f"bytes_{way}")
 
@@ -109,20 +96,6 @@ class Metrics(Callback):
             if amount:
                 counter.inc(amount, {} if way is None else {"way": way})
         self._amounts.clear()
-
-
-def write_json_line(event: str, /, **fields: object) -> None:
-    """Write a JSON line to the server's log: time in seconds since 1970, event and fields."""
-    logging.getLogger(__name__).warning(json.dumps({"time": round(time.time(), 3), "event": event, **fields}))
-
-
-def log_as_lines() -> None:
-    """Write JSON lines into this actor's log file without a prefix, so that programs can read them."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    own = logging.getLogger(__name__)
-    own.addHandler(handler)
-    own.propagate = False
 
 
 def _number_of(event: Event, name: str) -> float:

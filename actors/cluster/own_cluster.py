@@ -23,6 +23,7 @@ from actors.cluster.own_folder import is_own, own_folder
 from actors.cluster.own_parts import share_import_paths
 from actors.cluster.processes import is_stopped, kill_all_of, load_factor
 from actors.ray_versions import (
+    defer_sigterm,
     hidden_tips,
     hidden_worker_logs,
     minimal_ray,
@@ -143,11 +144,12 @@ class ClusterWatch:
 def _start_ray(folder: Path, cpus: int) -> str | None:
     """Start Ray. Return the first line of the error if the start fails.
 
-    Ctrl-C takes effect after the start, because an interrupted start causes a segmentation fault.
+    Ctrl-C, SIGTERM and SIGHUP take effect after the start, because an interrupted start crashes this process.
     """
     try:
         with (
             defer_interrupts(),
+            defer_sigterm(),
             explain_exit(RAYLET_DIED),
             minimal_ray(),
             return_freed_memory(),

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedraa.rundir.atomic_files import PARTIAL, replace_file
+from fedraa.rundir.atomic_files import PARTIAL, raise_unwritable, replace_file
 from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, SUMMARY
 from fedraa.rundir.run_lock import WRITER, WriteLock, this_process
 
@@ -95,33 +95,46 @@ class RunDirSync:
         """Write changes to the copy: logs first, then checkpoints, and the summary last.
 
         After an interruption at any point, the run can be resumed from the copy.
+
+        Raises Unwritable if the copy cannot be written, for example on a full disk.
         """
-        for name, tail in new.tails.items():
-            start = _recorded_size(self.seen, name)
-            (self.directory / name).touch()
-            with (self.directory / name).open("r+b") as stream:
-                stream.truncate(start)
-                stream.seek(start)
-                stream.write(tail)
-                stream.flush()
-                os.fsync(stream.fileno())
-        write_all(self.directory, {name: new.whole[name] for name in sorted(new.whole, key=SUMMARY.__eq__)})
-        for name in self.seen.keys() - new.stamps.keys():
-            (self.directory / name).unlink(missing_ok=True)
+        with raise_unwritable(self.directory):
+            for name, tail in new.tails.items():
+                self._append(name, tail)
+            write_all(self.directory, {name: new.whole[name] for name in sorted(new.whole, key=SUMMARY.__eq__)})
+            for name in self.seen.keys() - new.stamps.keys():
+                (self.directory / name).unlink(missing_ok=True)
         self.seen = new.stamps
+
+    def _append(self, name: str, tail: bytes) -> None:
+        """Write the bytes after those of the last copy of a file, and remove any other bytes there."""
+        start = _recorded_size(self.seen, name)
+        (self.directory / name).touch()
+        with (self.directory / name).open("r+b") as stream:
+            stream.truncate(start)
+            stream.seek(start)
+            stream.write(tail)
+            stream.flush()
+            os.fsync(stream.fileno())
 
 
 @contextmanager
 def register_writer(directory: Path) -> Iterator[None]:
-    """Register this process in the block as the process that writes the user's directory."""
-    with (directory / EVENTS).open("ab", buffering=0) as log:
-        write_lock = WriteLock(directory, log, this_process())
+    """Register this process in the block as the process that writes the user's directory.
+
+    Raises Unwritable if the directory cannot be written.
+    """
+    with raise_unwritable(directory):
+        log = (directory / EVENTS).open("ab", buffering=0)
+    with log:
+        with raise_unwritable(directory):
+            write_lock = WriteLock(directory, log, this_process())
         try:
             yield
         finally:
             write_lock.release()
             if not os.fstat(log.fileno()).st_size:
-                (directory / EVENTS).unlink()
+                (directory / EVENTS).unlink(missing_ok=True)
 
 
 def _recorded_size(stamps: Mapping[str, Stamp], name: str) -> int:

@@ -18,6 +18,8 @@ from fedraa.errors import InputError, RunFailed, first_line
 
 # Without `--out`, these commands write into the folder in which they start.
 COMMANDS_WITH_OUT = ("run", "compare", "tune", "report")
+# Ray's loggers that report uploads and connections. Two of them have a level of their own.
+QUIET_LOGGERS = ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 
 
 def submit_command(
@@ -42,7 +44,8 @@ def submit_command(
     if working_dir is not None:
         check_size(working_dir)
         environment["working_dir"] = str(working_dir)
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.ERROR)
     try:
         client = JobSubmissionClient(address)
     except ConnectionError:

@@ -35,7 +35,7 @@ from fedraa.engine.executor import fault_of_task, format_error, may_be_client_fa
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
-from fedraa.errors import InputError, RunFailed
+from fedraa.errors import InputError, RunFailed, WorkersLost
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
 # A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
@@ -57,7 +57,7 @@ class RayExecutor:
       - It puts the tasks of client n into the queue of worker group `group_of[n]`. Any worker of the group trains them.
       - It replaces a worker that dies, hangs or freezes. Other workers get its waiting calls.
       - If a call with several tasks fails, it sends each task again in a separate call.
-      - It does not replace a worker after `MAX_DEATHS` deaths in a row. A group without a worker raises RunFailed.
+      - It does not replace a worker after `MAX_DEATHS` deaths in a row. A group without a worker raises WorkersLost.
 
     Args:
         worker_spec: The reference of the WorkerSpec.
@@ -185,8 +185,8 @@ class RayExecutor:
     def receive(self, give_up: float) -> bool:
         """Wait until a call of a worker ends, and handle its result or error. Replace workers that hang.
 
-        Return False if no call has ended by the monotonic time `give_up`. Raise RunFailed if a worker group has no
-        worker.
+        Return False if no call has ended by the monotonic time `give_up`. Raise WorkersLost if a worker group has
+        no worker.
         """
         for number, group in enumerate(self.groups):
             if all(handle.group != number for handle in self._handles.values()):
@@ -194,7 +194,7 @@ class RayExecutor:
                 if len(self.groups) > 1:
                     problem += f" for tier {number + 1}"
                 problem += f": {group.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last}"
-                raise RunFailed("workers", problem)
+                raise WorkersLost("workers", problem)
         left = give_up - runtime.monotonic()
         timeout = min(CHECK_SECONDS, max(0.0, left))
         if not self._calls:

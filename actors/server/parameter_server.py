@@ -11,7 +11,7 @@ from typing import Any
 import ray
 import torch
 
-from actors.cluster.metrics import Metrics, log_as_lines
+from actors.cluster.metrics import Metrics
 from actors.cluster.own_folder import own_folder
 from actors.cluster.run_dir_sync import Changes, Stamp, fill, read_changes
 from actors.pool.data_host import DataHosts
@@ -87,7 +87,6 @@ class ParameterServer:
 
     def __init__(self, spec: RunSpec, directory: Path | None, setting: Setting) -> None:
         torch.set_num_threads(1)
-        log_as_lines()
         self._own = ExitStack()
         self._directory = directory or self._own.enter_context(own_folder()) / "run"
         self._directory.mkdir(exist_ok=True)

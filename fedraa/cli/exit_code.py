@@ -12,16 +12,16 @@ from fedraa.components.user_code import find_user_code
 from fedraa.engine import stop_signals
 from fedraa.errors import Inconsistent, PromiseBroken, RunFailed, RunWarning
 
-TERMINATED = "stopped by SIGTERM"
+TERMINATED = "stopped by SIGTERM or SIGHUP"
 # The names of fedraa's loggers. Their warnings are printed like a RunWarning.
 LOGGERS = ("fedraa", "actors", "schedulers")
 
 
 @contextmanager
-def interrupt_on_sigterm() -> Iterator[None]:
-    """Let SIGTERM raise KeyboardInterrupt during the block, unless SIGTERM already has a handler."""
+def interrupt_on_termination() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP raise KeyboardInterrupt during the block, unless SIGTERM already has a handler."""
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    with stop_signals.stop_on_sigterm(_raise_interrupt) if is_free else nullcontext():
+    with stop_signals.stop_on_termination(_raise_interrupt) if is_free else nullcontext():
         yield
 
 
@@ -81,8 +81,8 @@ def _raise_interrupt() -> None:
 def exit_code(command: Callable[[], object]) -> int:
     """Run a command and return its exit code.
 
-    0: success. 1: a run failed, or a check of a log or a component failed. 2: the user made a mistake. 130: Ctrl-C or
-        SIGTERM stopped the command.
+    0: success. 1: a run failed, or a check of a log or a component failed. 2: the user made a mistake. 130: Ctrl-C,
+        SIGTERM or SIGHUP stopped the command.
     """
     try:
         command()
@@ -93,11 +93,6 @@ def exit_code(command: Callable[[], object]) -> int:
         if str(error) != TERMINATED:
             sys.stderr.write("\n")
         return _print_error(str(error) or "interrupted", error, 130)
-    except SystemExit as error:
-        # Ray's signal handler exits with this code after a SIGTERM between two runs.
-        if error.code == signal.SIGTERM:
-            return _print_error(TERMINATED, error, 130)
-        raise
     except (RunFailed, Inconsistent, PromiseBroken) as error:
         return _print_error(str(error), error, 1)
     except OSError as error:

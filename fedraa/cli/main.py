@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import tyro
 
 from fedraa.cli.doctor import Doctor
-from fedraa.cli.exit_code import exit_code, interrupt_on_sigterm, warnings_in_sentences
+from fedraa.cli.exit_code import exit_code, interrupt_on_termination, warnings_in_sentences
 from fedraa.cli.help import HELP_FLAGS, show_overview
 from fedraa.cli.operations import Fetch, Status, Stop, Submit
 from fedraa.cli.parse import Command, parse_command
@@ -308,7 +308,7 @@ def _run_command(arguments: Sequence[str]) -> None:
     if len(arguments) == 1 and arguments[0] in HELP_FLAGS:
         show_overview(DESCRIPTION, COMMAND_GROUPS)
         return
-    with interrupt_on_sigterm(), warnings_in_sentences():
+    with interrupt_on_termination(), warnings_in_sentences():
         _parse_arguments(arguments)()
 
 

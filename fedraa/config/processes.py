@@ -1,6 +1,8 @@
 """The number of workers and cores of a run on Ray, and the address of its cluster."""
 
 import os
+import socket
+import sys
 
 from fedraa.config.sections import ClusterOptions
 from fedraa.devices.worker_groups import parse_group
@@ -38,6 +40,18 @@ def cluster_address(options: ClusterOptions) -> str | None:
     if options.address is not None or options.engine != "ray":
         return options.address
     return address_in_environment()
+
+
+def has_other_machines() -> bool:
+    """Return True if this process has joined a Ray cluster that has nodes on other machines.
+
+    Ray takes seconds to import. A process that has joined a cluster has imported it already.
+    """
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return False
+    names = {node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
+    return names != {socket.gethostname()}
 
 
 def address_in_environment() -> str | None:

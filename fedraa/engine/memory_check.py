@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fedraa.config.processes import cluster_address, count_workers
+from fedraa.config.processes import cluster_address, count_workers, has_other_machines
 from fedraa.data.sources.contents import inspect_contents
 from fedraa.data.tree import count_bytes
 from fedraa.engine.run_spec import RunSpec
@@ -101,10 +101,11 @@ class Need:
 def check_memory(spec: RunSpec, free: Free | None = None) -> None:
     """Raise InputError for a run that does not fit into memory. The error states how many clients or workers fit.
 
-    The memory of a running Ray cluster is unknown and therefore not checked.
+    The memory of a running Ray cluster is unknown and therefore not checked. A cluster whose nodes are all on this
+    machine is checked if the user's program has joined it before the run.
     """
     experiment = spec.experiment
-    if cluster_address(experiment) is not None:
+    if cluster_address(experiment) is not None or (experiment.engine == "ray" and has_other_machines()):
         return
     free = free or Free.measure_free(experiment.device)
     need = Need.of(spec)

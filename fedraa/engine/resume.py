@@ -25,7 +25,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, RunWarning, short_text
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import json_text, write_text
-from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, read_head
+from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, newest_first, read_head
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
@@ -119,6 +119,16 @@ def resume_command(spec: RunSpec, directory: Path) -> str:
     if foreign_in(written):
         command += " --trust"
     return command
+
+
+def suggest_continuation(spec: RunSpec, directory: Path) -> str:
+    """Return the next step for the user after a run ended early, with the command that continues the run."""
+    if not (directory / CONFIG).exists():
+        return "start the run again"
+    command = resume_command(spec, directory)
+    if newest_first(directory / CHECKPOINTS):
+        return f"resume with: {command}"
+    return f"the run has no checkpoint yet; start it from the beginning with: {command}"
 
 
 def extend_limits(directory: Path, spec: RunSpec) -> None:

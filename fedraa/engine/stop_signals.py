@@ -1,10 +1,23 @@
-"""Handlers of Ctrl-C and SIGTERM. Either signal ends a run with a checkpoint. A second Ctrl-C ends it at once."""
+"""Handlers of Ctrl-C, SIGTERM and SIGHUP. Each signal ends a run with a checkpoint. A second Ctrl-C ends it at once."""
 
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+# `fedraa stop` and batch systems send SIGTERM. A terminal that closes sends SIGHUP.
+TERMINATION = (signal.SIGTERM, signal.SIGHUP)
+
+
+class _StopHandler:
+    """A handler of a signal that calls `stop`."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self._stop()
 
 
 class Stop(threading.Event):
@@ -53,52 +66,71 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def stop_on_sigterm(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at SIGTERM in the block. `fedraa stop` and batch systems send this signal.
+def stop_on_termination(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` at SIGTERM in the block, and at SIGHUP.
 
-    Enter the block after `ray.init`, which installs another handler.
+    The block replaces any handler of SIGTERM, because Ray installs one. It keeps another program's handler of SIGHUP,
+    and `nohup` still ignores SIGHUP. Enter the block after `ray.init`, which installs another handler of SIGTERM.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda number, frame: stop())
+    handled = [number for number in TERMINATION if number == signal.SIGTERM or _is_replaceable(number)]
+    before = {number: signal.signal(number, _StopHandler(stop)) for number in handled}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_replaceable(number: signal.Signals) -> bool:
+    """Return True if a signal has no handler, or a handler of this module."""
+    handler = signal.getsignal(number)
+    return handler is signal.SIG_DFL or isinstance(handler, _StopHandler)
 
 
 @contextmanager
 def ignore_interrupts() -> Iterator[None]:
-    """Ignore Ctrl-C in the block, which must be short."""
+    """Ignore Ctrl-C, SIGTERM and SIGHUP in the block, which must be short."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, *TERMINATION)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Defer Ctrl-C until the block exits. A second Ctrl-C interrupts immediately."""
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
+    """Defer Ctrl-C and SIGHUP until the block exits. A second signal takes effect immediately.
+
+    A signal without a Python handler is not deferred.
+    """
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    was_interrupted = False
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGHUP)}
+    deferred = {number: handler for number, handler in before.items() if callable(handler)}
+    arrived: list[int] = []
+
+    def restore_handlers() -> None:
+        for number, handler in deferred.items():
+            signal.signal(number, handler)
 
     def handle_first(number: int, frame: FrameType | None) -> None:
-        nonlocal was_interrupted
-        was_interrupted = True
-        signal.signal(signal.SIGINT, before)
+        arrived.append(number)
+        restore_handlers()
 
-    signal.signal(signal.SIGINT, handle_first)
+    for number in deferred:
+        signal.signal(number, handle_first)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if was_interrupted:
-        signal.raise_signal(signal.SIGINT)
+        restore_handlers()
+        # The user also wants to stop if the block has failed.
+        if arrived:
+            signal.raise_signal(arrived[0])

@@ -26,7 +26,7 @@ from fedraa.client.trainer import Work
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
 from fedraa.engine.run_spec import RunSpec
-from fedraa.errors import RunFailed
+from fedraa.errors import RunFailed, WorkersLost
 from fedraa.evaluation.personal import EvaluationData
 from fedraa.messages import Evaluation, State, Update, Vector
 from fedraa.rundir.history import History
@@ -192,7 +192,7 @@ def test_run_error_contains_the_reason_why_a_worker_cannot_start(tmp_path: Path)
         def __init__(self, *arguments: Any) -> None:
             raise ValueError("device: there is none")
 
-    with refuses("workers", "device: there is none", error=RunFailed):
+    with refuses("workers", "device: there is none", error=WorkersLost):
         execute(trial(), tmp_path, Unable, workers=1)
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and kill -9 on whole runs of the command line: processes end, files stay, and the run can be resumed."""
+"""Ctrl-C, SIGHUP and kill -9 on runs of the command line: processes end, files stay, and the run can be resumed."""
 
 import os
 import signal
@@ -58,6 +58,24 @@ def test_ctrl_c_leaves_a_checkpoint_but_no_processes_or_partial_files(
     files = ["checkpoints", "config.json", "evals.csv", "events.jsonl", "partition.npz"]
     assert sorted(path.name for path in out.iterdir()) == files
     assert not list(out.rglob("*.partial"))
+    resume_to_end(out)
+    same(out, undisturbed)
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.slow)])
+def test_closed_terminal_leaves_a_checkpoint_and_the_run_resumes(
+    engine: str, undisturbed: History, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with started(out, "--updates", str(UPDATES), "--engine", engine) as process:
+        below = list_descendants(process.pid)
+        process.send_signal(signal.SIGHUP)
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130
+        assert said.strip().endswith(f": fedraa resume {out}")
+        until(lambda: have_ended(below))
+    assert newest_first(out / CHECKPOINTS)
     resume_to_end(out)
     same(out, undisturbed)
 

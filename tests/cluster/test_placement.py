@@ -20,7 +20,7 @@ from fedraa.client.trainer import Work
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import group_of_clients, parse_group
 from fedraa.engine.build import build_run
-from fedraa.errors import RunFailed
+from fedraa.errors import WorkersLost
 from fedraa.messages import Update
 from fedraa.rundir.history import History
 
@@ -76,7 +76,7 @@ def test_nodes_read_the_data_and_the_driver_sends_none(
 @pytest.mark.slow
 def test_a_node_with_other_data_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "data_checksum", lambda data: 0)
-    with refuses("workers", "data_dir: digits", error=RunFailed):
+    with refuses("workers", "data_dir: digits", error=WorkersLost):
         run(experiment(data_on_nodes=True, workers=1, out=tmp_path / "run"))
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from actors.cluster.own_cluster import RAYLET_DIED
+from fedraa.cli.exit_code import TERMINATED
 
 pytestmark = pytest.mark.cluster
 
@@ -98,6 +99,37 @@ print(left)
 def test_cluster_starts_only_needed_processes_and_all_end_with_the_raylet() -> None:
     ended = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr
+
+
+STOPPED = """
+import os, signal, sys, time
+from ray._private import worker
+from actors.cluster.own_cluster import own_cluster
+from fedraa.cli.exit_code import exit_code, interrupt_on_termination
+
+connect = worker.connect
+
+def connect_and_terminate(*args, **options):
+    connect(*args, **options)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def start():
+    with interrupt_on_termination(), own_cluster(1):
+        pass
+
+worker.connect = connect_and_terminate
+code = exit_code(start)
+# Ray's C++ code would abort the process three seconds after the signal.
+time.sleep(4)
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_during_the_start_of_a_cluster_ends_the_command_with_code_130() -> None:
+    ended = subprocess.run([sys.executable, "-c", STOPPED], capture_output=True, text=True, check=False)
+    assert ended.returncode == 130, ended.stderr
+    assert ended.stderr.splitlines()[-1] == f"fedraa: {TERMINATED}"
 
 
 DIES = """

@@ -105,6 +105,7 @@ def simulated_cluster() -> Iterator[None]:
                 newest_first=Disk.newest_first,
                 is_written=lambda path: False,
                 resume_command=lambda spec, directory: "fedraa resume run",
+                suggest_continuation=lambda spec, directory: "resume with: fedraa resume run",
                 _make_setting=lambda spec, directory, callbacks: Stage.run.setting,
             )
         )

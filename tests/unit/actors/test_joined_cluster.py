@@ -8,12 +8,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, ActorUnschedulableError, RuntimeEnvSetupError
 from refusals import refuses
 
 from actors import runtime
 from actors.cluster import attach, engine, placement
+from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
+from fedraa.engine.build import build_run
+from fedraa.errors import RunFailed
 
 JOINED = "127.0.0.1:6379"
 
@@ -78,6 +81,12 @@ def test_error_of_an_address_from_the_environment_names_the_variable(
         pass
 
 
+def test_restarts_of_a_joined_cluster_are_refused(tmp_path: Path) -> None:
+    spec = build_run(Experiment(hidden=(8,), clients=2))
+    with refuses("restarts", got=2):
+        engine.run_on_ray(spec, tmp_path, CallbackList([]), resume=False, restarts=2)
+
+
 @pytest.mark.parametrize(("module", "hint"), [("actors", "instead of calling ray.init"), ("torch", "dependencies")])
 def test_hint_about_a_missing_module_depends_on_the_module(module: str, hint: str) -> None:
     died = ActorDiedError()
@@ -85,6 +94,19 @@ def test_hint_about_a_missing_module_depends_on_the_module(module: str, hint: st
     watch = SimpleNamespace(confirm_lost=lambda: None)
     with refuses("address", module, hint):
         engine._check_is_death(died, watch, "far")  # type: ignore[arg-type]
+
+
+def test_server_that_no_node_can_host_counts_as_dead() -> None:
+    watch = SimpleNamespace(confirm_lost=lambda: None)
+    engine._check_is_death(ActorUnschedulableError("the node does not exist any more"), watch, "far")  # type: ignore[arg-type]
+
+
+def test_node_that_cannot_install_the_code_fails_the_run_in_one_sentence() -> None:
+    error = RuntimeEnvSetupError("Traceback:\n  line 1\nOSError: No space left on device\n")
+    watch = SimpleNamespace(confirm_lost=lambda: None)
+    with refuses("server", "far", "OSError", error=RunFailed) as failed:
+        engine._check_is_death(error, watch, "far")  # type: ignore[arg-type]
+    assert "Traceback" not in str(failed.value)
 
 
 DIES = """

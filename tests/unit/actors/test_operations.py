@@ -1,11 +1,14 @@
 """The commands for the runs of a cluster: answers of servers that may have ended, and refusals."""
 
+import logging
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.dashboard.modules import dashboard_sdk
+from ray.dashboard.modules.job import sdk
 from ray.dashboard.modules.job.common import JobStatus
 from ray.exceptions import GetTimeoutError, NodeDiedError, RayActorError, RayTaskError
 from refusals import refuses
@@ -147,6 +150,15 @@ def test_submit_reports_a_job_that_failed_and_a_lost_connection(
         submit.submit_command(["run", "--out", "/runs/a"], "http://head:8265", None, said.append)
     assert caught.value.field == "job-1"
     assert said == ["job job-1", "first line"]
+
+
+def test_submit_hides_the_reports_of_rays_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    loggers = [sdk.logger, dashboard_sdk.logger]
+    for logger in loggers:
+        monkeypatch.setattr(logger, "level", logging.INFO)
+    monkeypatch.setattr(submit, "JobSubmissionClient", lambda address: JobClient(JobStatus.SUCCEEDED))
+    submit.submit_command(["run", "--out", "/runs/a"], "http://head:8265", None, lambda line: None)
+    assert [logger.level for logger in loggers] == [logging.ERROR, logging.ERROR]
 
 
 @pytest.mark.parametrize("words", ["run", "compare fedavg --time 1", "tune fedavg", "report /runs/a"])

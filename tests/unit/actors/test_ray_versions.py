@@ -1,6 +1,7 @@
 """Differences between versions of Ray: each branch does what its version needs."""
 
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -88,6 +89,34 @@ def test_tips_are_hidden_and_other_warnings_are_not() -> None:
             warnings.warn("Tip: In future versions of Ray, something changes", FutureWarning, stacklevel=1)
             warnings.warn("another", FutureWarning, stacklevel=1)
     assert [str(warning.message) for warning in seen] == ["another"]
+
+
+def test_sigterm_during_a_start_of_ray_takes_effect_afterwards_in_the_handler_of_this_process() -> None:
+    received: list[str] = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: received.append("this process"))
+    try:
+        with ray_versions.defer_sigterm():
+            utils.set_sigterm_handler(lambda number, frame: received.append("Ray"))
+            signal.raise_signal(signal.SIGTERM)
+            # The handler of Ray's C++ code sets such an alarm, which would abort the process.
+            signal.alarm(60)
+            assert received == []
+        assert received == ["this process"]
+        assert signal.alarm(0) == 0
+        signal.raise_signal(signal.SIGTERM)
+        assert len(received) == 2
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("default_sigterm_handler")
+def test_ray_installs_its_handler_of_sigterm_if_this_process_has_none() -> None:
+    def handle(number: int, frame: object) -> None:
+        raise AssertionError
+
+    with ray_versions.defer_sigterm():
+        utils.set_sigterm_handler(handle)
+    assert signal.getsignal(signal.SIGTERM) is handle
 
 
 def test_only_processes_of_this_process_are_listed() -> None:

@@ -1,8 +1,12 @@
 """The copy of a run directory can be resumed, independent of the time at which it was read."""
 
+import shutil
 from pathlib import Path
 
+from refusals import refuses
+
 from actors.cluster.run_dir_sync import RunDirSync, fill, read_changes, register_writer, write_all
+from fedraa.errors import Unwritable
 
 
 def contents(directory: Path) -> dict[str, str]:
@@ -47,6 +51,23 @@ def test_the_files_of_other_programs_are_neither_removed_nor_replaced(tmp_path: 
     (there / "events.jsonl").write_text("")
     sync.apply(read_changes(there, sync.seen))
     assert contents(here) == {"events.jsonl": "", "mine.csv": "1\n2\n", "new.csv": "1\n"}
+
+
+def test_copy_into_a_removed_directory_fails_as_unwritable(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    write_all(there, {"events.jsonl": b"1\n"})
+    sync = RunDirSync(here)
+    with refuses(str(here / "events.jsonl"), error=Unwritable):
+        sync.apply(read_changes(there, sync.seen))
+    assert sync.seen == {}
+    with refuses(str(here / "events.jsonl"), error=Unwritable), register_writer(here):
+        raise AssertionError("it cannot be entered")
+
+
+def test_run_directory_that_is_removed_during_the_run_raises_no_other_error(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with register_writer(tmp_path / "run"):
+        shutil.rmtree(tmp_path / "run")
 
 
 def test_unused_run_directory_is_left_empty(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from simulated_actors import HostActor
 from simulated_cluster import Server, simulated_cluster
 from simulated_ray import FOREVER_S, Faults, Stage
 from simulated_run import FAR, OTHER, Plan, SimulatedRun, play
+from simulated_session import Sync
 from simulated_worker import SimulatedWorker
 
 from actors.cluster.follower import STOP_SECONDS
 from actors.server.parameter_server import ParameterServer
-from fedraa.errors import RunFailed
+from fedraa.errors import RunFailed, Unwritable
 
 
 @pytest.fixture(autouse=True)
@@ -90,6 +91,23 @@ def test_the_server_removes_its_temporary_files_after_the_last_copy(monkeypatch:
     finally:
         run.close()
     assert calls[-2:] == ["changes", "close"]
+
+
+def test_the_server_removes_its_temporary_files_if_the_copy_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Server] = []
+
+    def apply(self: Sync, changes: Any) -> None:
+        raise Unwritable("run", "it cannot be written: No space left on device")
+
+    monkeypatch.setattr(Sync, "apply", apply)
+    monkeypatch.setattr(Server, "close", lambda self: closed.append(self))
+    run = SimulatedRun(0, Faults(), Plan(is_far=True))
+    try:
+        run.simulation.block(lambda: run.driver.is_done, 100.0)
+        assert isinstance(run.driver.error, Unwritable)
+    finally:
+        run.close()
+    assert len(closed) == 1
 
 
 PROBABLE = st.sampled_from([0.0, 0.0, 0.1])

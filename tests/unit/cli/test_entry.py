@@ -12,19 +12,35 @@ from fedraa.cli.exit_code import warnings_in_sentences
 from fedraa.errors import RunWarning
 
 
-class InterruptingFinder:
-    def find_spec(self, name: str, *rest: object) -> None:
-        if name == "fedraa.cli.main":
-            raise KeyboardInterrupt
+def fail_import(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the import of the command line raise an error."""
+
+    class FailingFinder:
+        def find_spec(self, name: str, *rest: object) -> None:
+            if name == "fedraa.cli.main":
+                raise error
+
+    monkeypatch.delitem(sys.modules, "fedraa.cli.main", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [FailingFinder(), *sys.meta_path])
 
 
 def test_ctrl_c_during_the_imports_exits_with_code_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delitem(sys.modules, "fedraa.cli.main", raising=False)
-    monkeypatch.setattr(sys, "meta_path", [InterruptingFinder(), *sys.meta_path])
+    fail_import(KeyboardInterrupt(), monkeypatch)
     assert main() == 130
     assert capsys.readouterr() == ("", "\nfedraa: interrupted\n")
+
+
+def test_missing_package_exits_with_code_2_and_names_the_python(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail_import(ModuleNotFoundError("No module named 'tyro'", name="tyro"), monkeypatch)
+    assert main() == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"fedraa: {sys.executable} ")
+    assert "tyro" in err
+    assert err.count("\n") == 1
 
 
 def test_deleted_current_folder_exits_with_code_2_and_one_error_line(

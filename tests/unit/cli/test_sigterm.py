@@ -1,4 +1,4 @@
-"""SIGTERM while a command waits: exit code 130, one sentence, and no new files. Named pipes are refused as data."""
+"""SIGTERM and SIGHUP while a command waits: code 130, one sentence, no new files. Named pipes are refused as data."""
 
 import os
 import signal
@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedraa.cli.exit_code import TERMINATED, exit_code, interrupt_on_sigterm
+from fedraa.cli.exit_code import TERMINATED, exit_code, interrupt_on_termination
 from fedraa.cli.main import main
+from fedraa.engine.stop_signals import TERMINATION
 
 pytestmark = pytest.mark.usefixtures("default_sigterm_handler")
 
@@ -20,14 +21,17 @@ def data():
 """
 
 
-def test_sigterm_exits_with_code_130_and_its_handler_is_removed(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("number", TERMINATION)
+def test_termination_exits_with_code_130_and_its_handler_is_removed(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
     def command() -> None:
-        with interrupt_on_sigterm():
-            signal.raise_signal(signal.SIGTERM)
+        with interrupt_on_termination():
+            signal.raise_signal(number)
 
     assert exit_code(command) == 130
     assert capsys.readouterr().err == f"fedraa: {TERMINATED}\n"
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_sigterm_ends_a_custom_dataset_that_waits_for_a_pipe(

@@ -1,7 +1,11 @@
 """A run that cannot fit into memory is refused before the start, with the numbers and a run that would fit."""
 
 import math
+import socket
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -70,6 +74,22 @@ def test_generated_clients_beyond_the_memory_are_refused_before_their_arrays_are
 @pytest.mark.parametrize("engine", ["local", "ray"])
 def test_unknown_free_memory_refuses_no_run(engine: str) -> None:
     check_memory(build_run(Experiment(engine=engine)), Free(math.inf, None))
+
+
+@pytest.mark.parametrize(("other", "is_refused"), [("this", True), ("far", False)])
+def test_memory_of_this_machine_is_not_checked_for_a_cluster_with_other_machines(
+    other: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's program has called `ray.init`."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "this")
+    spec = build_run(Experiment(workers=3))
+    nodes = [
+        {"NodeManagerHostname": name, "Alive": alive} for name, alive in (("this", True), (other, True), ("", False))
+    ]
+    ray = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: nodes)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with refuses("memory") if is_refused else nullcontext():
+        check_memory(spec, Free(PROCESS_BYTES / 2, None))
 
 
 def test_free_memory_without_numbers_of_the_kernel_is_infinite(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
