@@ -140,18 +140,15 @@ class RayExecutor:
         self._queues.submit(task, due)
         self._fill_queues()
         # The dispatch of a large round takes longer than the first calls. Without this, their workers would wait.
-        now = runtime.monotonic()
-        if now >= self._receive_at:
-            self._receive_at = now + RECEIVE_SECONDS
-            self.receive(now)
+        if runtime.monotonic() >= self._receive_at:
+            self._receive_at = runtime.monotonic() + RECEIVE_SECONDS
+            self.receive(give_up=0.0)
 
     def wait(self, task: int, timeout: float) -> Update | Fault | None:
         give_up = runtime.monotonic() + timeout
         while not self._faults and task not in self._outcomes and self.receive(give_up):
             pass
-        if self._faults:
-            return self._faults.popleft()
-        return self._outcomes.pop(task, None)
+        return self._faults.popleft() if self._faults else self._outcomes.pop(task, None)
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         if not self._outcomes and not self._faults:
@@ -185,16 +182,13 @@ class RayExecutor:
     def receive(self, give_up: float) -> bool:
         """Wait until a call of a worker ends, and handle its result or error. Replace workers that hang.
 
-        Return False if no call has ended by the monotonic time `give_up`. Raise WorkersLost if a worker group has
-        no worker.
+        Return False if no call has ended by the monotonic time `give_up`. Raise WorkersLost if a group has no worker.
         """
         for number, group in enumerate(self.groups):
             if all(handle.group != number for handle in self._handles.values()):
-                problem = "none is left"
-                if len(self.groups) > 1:
-                    problem += f" for tier {number + 1}"
-                problem += f": {group.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last}"
-                raise WorkersLost("workers", problem)
+                tier = f" for tier {number + 1}" if len(self.groups) > 1 else ""
+                died = f"{group.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last}"
+                raise WorkersLost("workers", f"none is left{tier}: {died}")
         left = give_up - runtime.monotonic()
         timeout = min(CHECK_SECONDS, max(0.0, left))
         if not self._calls:
