@@ -38,6 +38,8 @@ from fedraa.server.schedule import AsyncSchedule
 from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import add_scaled, map_chunks
 
+_WHOLE_STEP = "the new model is the mean of the clients' models minus H, without a server step"
+
 
 @dataclass(frozen=True)
 class DynamicRegularizer(LocalAlgorithm):
@@ -70,7 +72,12 @@ class DriftSum(RoundState):
 
     keeps: ClassVar[str] = "H [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"aggregator": "H is the sum of all deltas, and a robust aggregator would not bound an attacker's delta in H"}
+        {
+            "aggregator": "H sums all deltas, and a robust aggregator would not bound an attacker's delta in H",
+            "server_optimizer": _WHOLE_STEP,
+            "server_lr": _WHOLE_STEP,
+            "weights": "all clients count equally in H and in the terms of their losses",
+        }
     )
     reads_deltas: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_change")
