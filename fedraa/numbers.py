@@ -28,6 +28,16 @@ _BOUNDS = {
     "less_than": ("below", "lt"),
     "less_than_equal": ("up to", "le"),
 }
+# For each error type of pydantic: the type that is expected.
+_TYPES = {
+    "bool_type": "True or False",
+    "dict_type": "a mapping",
+    "float_type": "a number",
+    "int_type": "a whole number",
+    "path_type": "a path",
+    "string_type": "text",
+    "tuple_type": "a list",
+}
 
 
 def convert_numbers(values: Mapping[str, object], kind: Any, field: str) -> dict[str, Any]:
@@ -60,8 +70,8 @@ def expected_text(details: Any) -> str:
     if details["type"] in _BOUNDS:
         words, name = _BOUNDS[details["type"]]
         return f"a number {words} {plain_text(details['ctx'][name])}"
-    if details["type"] == "path_type":
-        return "a path"
+    if details["type"] in _TYPES:
+        return _TYPES[details["type"]]
     text = details["msg"].removeprefix("Input should be ")
     return re.sub(r", (got|unable) .*", "", text, flags=re.DOTALL)
 
