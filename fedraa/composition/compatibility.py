@@ -135,7 +135,7 @@ def _check_refused(name: str, method: Method) -> None:
         "aggregator": (is_robust, text_of(method.aggregator), "covered"),
         "local_optimizer": (type(optimizer) is not SGD, text_of(local.local_optimizer), "sgd"),
         "local_optimizer_state": (local.optimizer_state == "keep", local.optimizer_state, "reset"),
-        "sam_rho": (local.sam_rho, local.sam_rho, "0"),
+        "local.sam_rho": (local.sam_rho, local.sam_rho, "0"),
         "server_optimizer": (type(server_optimizer) is not Sgd, text_of(server_optimizer), "sgd"),
         "server_lr": (server_optimizer.server_lr != 1, server_optimizer.server_lr, "1"),
         "weights": (weights == "samples", weights, "uniform"),
@@ -304,6 +304,11 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         if levels[0] == 1:
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
+    if method.submodel.scales:
+        scales = f"{experiment.method}, whose submodels scale the activations and the learning rate themselves"
+        reasons |= dict.fromkeys(RATE_BY_SHARE, scales)
+    elif method.local.full_rate:
+        reasons["local.scale_activations"] = "local.full_rate, which scales the activations too"
     optimizer = LOCAL_OPTIMIZER.resolve(method.local.local_optimizer)
     if optimizer.uses_lr == "never":
         finds = f"local_optimizer {text_of(optimizer)}, which finds the learning rate"
