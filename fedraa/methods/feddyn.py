@@ -26,6 +26,7 @@ from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.client.gradient_transforms import AddVector
 from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
+from fedraa.components.field_checks import check_component_fields
 from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
@@ -120,6 +121,7 @@ class FedDynRule(Buffered):
     state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_total", "_updates", "_count")
 
     def __post_init__(self) -> None:
+        check_component_fields(self, "async_rule")
         if self.size < 2:
             problem = "each update would replace the model"
             raise InputError("buffer_size", problem, got=self.size, expected="2 or more")
