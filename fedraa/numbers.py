@@ -12,9 +12,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedraa.errors import InputError, plain_text
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+# Models and updates are float32, in which a number above 3.4e38 is infinite.
+MAX_FLOAT32 = 3e38
+Positive = Annotated[float, Field(gt=0, le=MAX_FLOAT32, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=MAX_FLOAT32, allow_inf_nan=False)]
+AtLeastOne = Annotated[float, Field(ge=1, le=MAX_FLOAT32, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]

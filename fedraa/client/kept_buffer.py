@@ -8,6 +8,7 @@ import numpy as np
 
 from fedraa.errors import InputError
 from fedraa.messages import KEPT_PREFIX, Index, Vector
+from fedraa.numbers import MAX_FLOAT32
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class KeptBuffer:
             expected = f"a number or an array of {self.size} numbers"
         if isinstance(self.start, str):
             fits = self.size is None and self.start in ("model", "received")
-        elif np.asarray(self.start).dtype.kind not in "biuf":
+        elif np.asarray(self.start).dtype.kind not in "biuf" or np.any(np.abs(self.start) > MAX_FLOAT32):
             fits = False
         if not fits:
             raise InputError(f"kept: {self.name}.start", got=self.start, expected=expected)

@@ -13,6 +13,14 @@ import fedraa as fl
 from fedraa.methods.feddyn import FedDynRule
 from fedraa.submodels.policies.regions import RegionSchedule
 
+
+class Frozen(fl.ServerOptimizer):
+    def __init__(self, server_lr: float) -> None:
+        self.server_lr = server_lr
+
+    def step(self, params: Any, delta: Any, moved: Any) -> None: ...
+
+
 LAYERS = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
 SAMPLE = torch.zeros(1, 2)
 # For each argument: the field of the error, a call, and wrong values.
@@ -33,13 +41,15 @@ ARGUMENTS: list[tuple[str, Callable[[Any], object], tuple[object, ...]]] = [
     ("method.paper_settings", lambda value: fl.Method(paper_settings=value), (5, "x", {})),
     ("kept: name", fl.KeptBuffer, (5, None)),
     ("kept: z.size", lambda value: fl.KeptBuffer("z", size=value), (0, 1.5, "x")),
-    ("kept: z.start", lambda value: fl.KeptBuffer("z", value), (None, {}, object())),
+    ("kept: z.start", lambda value: fl.KeptBuffer("z", value), (None, {}, object(), 1e300)),
     ("kept: z.coordinates", lambda value: fl.KeptBuffer("z", coordinates=value), (5, "x", [1, 2], np.ones(2))),
     ("blocks", lambda value: fl.EarlyExits(value, LAYERS), (5, "x", None, [1, 2])),
     ("exits", lambda value: fl.EarlyExits(LAYERS, value), (5, "x", None, [1, 2])),
     ("model", lambda value: fl.early_exits(value, SAMPLE, [1]), (5, nn.Linear(2, 2))),
     ("sample", lambda value: fl.early_exits(LAYERS, value, [1]), (5, np.zeros((1, 2)))),
     ("after", lambda value: fl.early_exits(LAYERS, SAMPLE, value), (None, ["x"], [0.5])),
+    ("alpha", lambda value: fl.lora(nn.Linear(20, 20), alpha=value), ("x", 0, 1e300)),
+    ("server_optimizer.server_lr", lambda value: Frozen(value).bind(2), (0, 1e300, float("nan"))),
     ("space", lambda value: fl.tune(["fedavg"], value), ([1], (None,))),
     ("async_rule.size", FedDynRule, ("x", None, 2.5)),
     ("submodel.tau", lambda value: RegionSchedule(tau=value), ("x", None, 4.5)),
