@@ -32,9 +32,12 @@ _BOUNDS = {
 }
 # For each error type of pydantic: the type that is expected.
 _TYPES = {
+    "bool_parsing": "True or False",
     "bool_type": "True or False",
     "dict_type": "a mapping",
+    "float_parsing": "a number",
     "float_type": "a number",
+    "int_parsing": "a whole number",
     "int_type": "a whole number",
     "path_type": "a path",
     "string_type": "text",

@@ -108,7 +108,12 @@ def _load_earlier(
     runs = read_record(extend / f"race_{setting.name}{SUFFIX}", setting.targets)
     if all(run.part == "untuned" for run in runs):
         return {}, runs
-    return read_race(extend / f"race_{setting.name}.toml", setting), runs
+    try:
+        return read_race(extend / f"race_{setting.name}.toml", setting), runs
+    except InputError as error:
+        if error.field == "tuned":
+            error = error.with_field("extend")
+        raise error from None
 
 
 def _check_tuned_values(race: Race, option: str) -> None:
