@@ -122,10 +122,8 @@ def _check_refused(name: str, method: Method) -> None:
         is_compressed = not compressor.lossless
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
     server_optimizer: ServerOptimizer = Sgd()
-    weights = "uniform"
     if isinstance(method.update, Mean):
         server_optimizer = method.update.resolve_optimizer()
-        weights = method.update.weights
     # For each option: a value that counts as true if the option is on, the option's value, and the value that turns the
     # option off.
     options = {
@@ -138,7 +136,6 @@ def _check_refused(name: str, method: Method) -> None:
         "local.sam_rho": (local.sam_rho, local.sam_rho, "0"),
         "server_optimizer": (type(server_optimizer) is not Sgd, text_of(server_optimizer), "sgd"),
         "server_lr": (server_optimizer.server_lr != 1, server_optimizer.server_lr, "1"),
-        "weights": (weights == "samples", weights, "uniform"),
     }
     for option, reason in refused.items():
         if option not in options:

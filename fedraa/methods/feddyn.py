@@ -77,7 +77,6 @@ class DriftSum(RoundState):
             "aggregator": "H sums all deltas, and a robust aggregator would not bound an attacker's delta in H",
             "server_optimizer": _WHOLE_STEP,
             "server_lr": _WHOLE_STEP,
-            "weights": "all clients count equally in H and in the terms of their losses",
         }
     )
     reads_deltas: ClassVar[bool] = True

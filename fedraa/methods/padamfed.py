@@ -100,7 +100,6 @@ class MomentumAndControls(RoundState):
             "aggregator": _GRADIENTS,
             "server_optimizer": _GAMMA,
             "server_lr": _GAMMA,
-            "weights": "all clients count equally in c and m",
         }
     )
     reads_deltas: ClassVar[bool] = True

@@ -47,7 +47,6 @@ class ControlVariates(RoundState):
             "local_optimizer": _NEEDS_SGD,
             "clip": _NEEDS_SGD,
             "compress": "for every dropped entry, the control variate would assume a gradient of 0",
-            "weights": "all clients count equally in c",
             "aggregator": "c is a mean over clients, and a robust aggregator would not bound an attacker's delta in c",
         }
     )

@@ -168,9 +168,3 @@ def test_clients_train_from_the_compressed_download() -> None:
 def test_robust_aggregator_is_refused_if_the_server_also_sums_what_clients_send(method: str) -> None:
     with refuses("aggregator", got="median"):
         spec(method, aggregator="median", rounds=3)
-
-
-@pytest.mark.parametrize("method", ["scaffold", "feddyn", "padamfed"])
-def test_weights_by_samples_are_refused_if_the_method_corrects_all_clients_equally(method: str) -> None:
-    with refuses("weights", got="samples"):
-        spec(method, weights="samples", rounds=3)
