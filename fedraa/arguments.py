@@ -57,6 +57,19 @@ def check_flags(**values: object) -> None:
             raise InputError(field, got=value, expected="True or False")
 
 
+def check_texts(place: str, *, optional: bool = False, **values: object) -> None:
+    """Raise InputError for the first value that is no text.
+
+    Args:
+        place: The object of the values. The error's field is this name, a dot and the name of the value.
+        optional: True to accept None.
+        **values: The values by name.
+    """
+    for name, value in values.items():
+        if not (isinstance(value, str) or (optional and value is None)):
+            raise InputError(f"{place}.{name}", got=value, expected="text, or None" if optional else "text")
+
+
 def check_functions(**values: object) -> None:
     """Raise InputError for the first value that is neither None nor callable."""
     for field, value in values.items():

@@ -12,9 +12,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from fedraa.errors import InputError, plain_text
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+# Models and updates are float32, in which a number above 3.4e38 is infinite.
+MAX_FLOAT32 = 3e38
+Positive = Annotated[float, Field(gt=0, le=MAX_FLOAT32, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=MAX_FLOAT32, allow_inf_nan=False)]
+AtLeastOne = Annotated[float, Field(ge=1, le=MAX_FLOAT32, allow_inf_nan=False)]
 Share = Annotated[float, Field(gt=0, le=1)]
 UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -27,6 +29,19 @@ _BOUNDS = {
     "greater_than_equal": ("from", "ge"),
     "less_than": ("below", "lt"),
     "less_than_equal": ("up to", "le"),
+}
+# For each error type of pydantic: the type that is expected.
+_TYPES = {
+    "bool_parsing": "True or False",
+    "bool_type": "True or False",
+    "dict_type": "a mapping",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "path_type": "a path",
+    "string_type": "text",
+    "tuple_type": "a list",
 }
 
 
@@ -60,8 +75,8 @@ def expected_text(details: Any) -> str:
     if details["type"] in _BOUNDS:
         words, name = _BOUNDS[details["type"]]
         return f"a number {words} {plain_text(details['ctx'][name])}"
-    if details["type"] == "path_type":
-        return "a path"
+    if details["type"] in _TYPES:
+        return _TYPES[details["type"]]
     text = details["msg"].removeprefix("Input should be ")
     return re.sub(r", (got|unable) .*", "", text, flags=re.DOTALL)
 

@@ -37,10 +37,11 @@ class Offline(Scheduler):
     bounded: ClassVar[bool] = False
 
     def plan(self, costs: Costs, bound: float) -> None:
-        self._owned = offline_sets(costs)
+        self.owned = offline_sets(costs)
+        """The fragments of each client, in the order in which it trains them."""
 
     def choose(self, view: SchedulingContext, rng: np.random.Generator) -> int:
-        owned = self._owned[view.client]
+        owned = self.owned[view.client]
         return int(owned[view.turn % len(owned)])
 
     def state(self) -> dict[str, Any]:

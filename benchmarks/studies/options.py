@@ -47,6 +47,11 @@ class RunOptions:
     parts: tuple[str, ...] | None = None
     extend: Path | None = None
 
+    def __post_init__(self) -> None:
+        # The names of runs depend on this path, so it must not depend on the way in which the user wrote it.
+        if self.data_dir is not None:
+            object.__setattr__(self, "data_dir", self.data_dir.resolve())
+
     def check_numbers(self) -> None:
         """Raise InputError if an option has a repeated value or a number outside its range."""
         if self.jobs is not None and self.jobs < 1:

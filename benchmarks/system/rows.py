@@ -6,13 +6,14 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks.system.option_checks import refuse_missing_folder
 from fedraa.cli.console import print_line
 from fedraa.errors import InputError
+from fedraa.numbers import expected_text
 
 RowT = TypeVar("RowT")
 
@@ -47,9 +48,20 @@ def add_missing_rows(
 
 
 def read_rows(out: Path, kind: type[RowT]) -> list[RowT]:
-    """Read the rows of a CSV file as objects of the dataclass `kind`; empty if there is no file."""
+    """Read the rows of a CSV file as objects of the dataclass `kind`; empty if there is no file.
+
+    Raises InputError with the file and the line if a row does not fit.
+    """
     adapter = TypeAdapter(kind)
-    return [adapter.validate_python(texts) for texts in read_table(out)]
+    rows = []
+    for number, texts in enumerate(read_table(out), 2):
+        try:
+            rows.append(adapter.validate_python(texts))
+        except ValidationError as error:
+            details = error.errors(include_url=False)[0]
+            field = f"{out} line {number}: {'.'.join(map(str, details['loc']))}"
+            raise InputError(field, got=details["input"], expected=expected_text(details)) from None
+    return rows
 
 
 def open_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:

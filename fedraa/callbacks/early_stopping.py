@@ -7,6 +7,7 @@ from typing import Literal
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import RunStart
+from fedraa.components.field_checks import check_component_fields
 from fedraa.errors import InputError
 from fedraa.numbers import Count, NotNegative
 from fedraa.objectives import MetricSpec
@@ -33,6 +34,9 @@ class EarlyStopping(Callback):
     _best: float | None = field(default=None, init=False, repr=False)
     _worse: int = field(default=0, init=False, repr=False)
     _metric_spec: MetricSpec = field(default_factory=MetricSpec, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_component_fields(self, "callbacks")
 
     def on_start(self, run: RunStart) -> None:
         if self.metric is not None and self.metric not in run.metric_spec.columns:

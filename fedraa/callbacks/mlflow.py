@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from fedraa.arguments import check_texts
 from fedraa.callbacks.events import Event, RunStart
 from fedraa.callbacks.tracker import Tracker
 from fedraa.callbacks.writers import import_package
@@ -28,10 +29,12 @@ class MLflow(Tracker):
         name: The name of the MLflow run; None for the name of the run directory.
 
     Raises:
-        InputError: The package mlflow is not installed.
+        InputError: An argument is no text, or the package mlflow is not installed.
     """
 
     def __init__(self, experiment: str = "fedraa", uri: str | None = None, name: str | None = None) -> None:
+        check_texts("callbacks", experiment=experiment)
+        check_texts("callbacks", optional=True, uri=uri, name=name)
         self.experiment = experiment
         self.uri = uri
         self.name = name

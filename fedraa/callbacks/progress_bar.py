@@ -11,6 +11,7 @@ from rich.progress import Progress as Bar
 
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Progress, RunStart
+from fedraa.errors import InputError
 from fedraa.rundir.history import title_of_method
 from fedraa.waiting import Waiting
 
@@ -32,6 +33,9 @@ class ProgressBar(Callback):
 
     Args:
         waiting: A status line that already shows the current preparation; None to create one when it is needed.
+
+    Raises:
+        InputError: `waiting` is no status line.
     """
 
     blocking = False
@@ -39,6 +43,8 @@ class ProgressBar(Callback):
     """A label such as `run 1/4`, which is shown before the name of the method."""
 
     def __init__(self, waiting: Waiting | None = None) -> None:
+        if not isinstance(waiting, Waiting | None):
+            raise InputError("callbacks.waiting", got=waiting, expected="a status line of fedraa, or None")
         self._waiting = waiting
         self._shown: _Terminal | _Notebook | None = None
         # The real time in seconds and the step at the first call of `on_progress`.

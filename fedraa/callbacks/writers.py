@@ -8,7 +8,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
-from fedraa.arguments import to_path
+from fedraa.arguments import check_texts, to_path
 from fedraa.callbacks.callback import Callback
 from fedraa.callbacks.events import Event, RunStart
 from fedraa.callbacks.tracker import Tracker
@@ -73,11 +73,12 @@ class TensorBoard(Tracker):
         name: The subfolder of this run; None for the name of the run directory.
 
     Raises:
-        InputError: The package tensorboard is not installed.
+        InputError: An argument has the wrong type, or the package tensorboard is not installed.
     """
 
     def __init__(self, directory: str | Path = "tensorboard", name: str | None = None) -> None:
         self.directory = to_path("callbacks.directory", directory)
+        check_texts("callbacks", optional=True, name=name)
         self.name = name
         self._package = import_package("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
@@ -121,10 +122,12 @@ class WandB(Tracker):
         group: The group in which Weights & Biases shows the run; None for no group.
 
     Raises:
-        InputError: The package wandb is not installed.
+        InputError: An argument is no text, or the package wandb is not installed.
     """
 
     def __init__(self, project: str = "fedraa", name: str | None = None, group: str | None = None) -> None:
+        check_texts("callbacks", project=project)
+        check_texts("callbacks", optional=True, name=name, group=group)
         self.project = project
         self.name = name
         self.group = group

@@ -118,7 +118,7 @@ class LocalRun(Protocol):
 
 def refuse_other_steps(reason: str) -> Mapping[str, str]:
     """Return the `refuses` of an algorithm that takes its own steps: the options that change a step, and the reason."""
-    return MappingProxyType(dict.fromkeys(("momentum", "local_optimizer", "sam_rho"), reason))
+    return MappingProxyType(dict.fromkeys(("momentum", "local_optimizer", "local.sam_rho"), reason))
 
 
 @dataclass(frozen=True)

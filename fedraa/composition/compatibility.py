@@ -29,7 +29,8 @@ from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, no_effect_error
 from fedraa.objectives import Classification, Objective
 from fedraa.objectives.builtin import has_cross_entropy
-from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, Sgd
+from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, ServerOptimizer, Sgd
+from fedraa.server.round_update import Mean
 from fedraa.server.schedule import SCHEDULER
 from fedraa.server.staleness import Constant
 from fedraa.submodels.policies.policy import AUTO, SubmodelPolicy
@@ -120,6 +121,9 @@ def _check_refused(name: str, method: Method) -> None:
     if "compress" in local.algorithm.refuses:
         is_compressed = not compressor.lossless
     optimizer = LOCAL_OPTIMIZER.resolve(local.local_optimizer)
+    server_optimizer: ServerOptimizer = Sgd()
+    if isinstance(method.update, Mean):
+        server_optimizer = method.update.resolve_optimizer()
     # For each option: a value that counts as true if the option is on, the option's value, and the value that turns the
     # option off.
     options = {
@@ -129,7 +133,9 @@ def _check_refused(name: str, method: Method) -> None:
         "aggregator": (is_robust, text_of(method.aggregator), "covered"),
         "local_optimizer": (type(optimizer) is not SGD, text_of(local.local_optimizer), "sgd"),
         "local_optimizer_state": (local.optimizer_state == "keep", local.optimizer_state, "reset"),
-        "sam_rho": (local.sam_rho, local.sam_rho, "0"),
+        "local.sam_rho": (local.sam_rho, local.sam_rho, "0"),
+        "server_optimizer": (type(server_optimizer) is not Sgd, text_of(server_optimizer), "sgd"),
+        "server_lr": (server_optimizer.server_lr != 1, server_optimizer.server_lr, "1"),
     }
     for option, reason in refused.items():
         if option not in options:
@@ -295,6 +301,11 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
         if levels[0] == 1:
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
+    if method.submodel.scales:
+        scales = f"{experiment.method}, whose submodels scale the activations and the learning rate themselves"
+        reasons |= dict.fromkeys(RATE_BY_SHARE, scales)
+    elif method.local.full_rate:
+        reasons["local.scale_activations"] = "local.full_rate, which scales the activations too"
     optimizer = LOCAL_OPTIMIZER.resolve(method.local.local_optimizer)
     if optimizer.uses_lr == "never":
         finds = f"local_optimizer {text_of(optimizer)}, which finds the learning rate"

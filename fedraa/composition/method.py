@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
+from fedraa.arguments import check_texts
 from fedraa.client.local_training import LocalTraining
 from fedraa.components.text import describe_component
 from fedraa.composition.overrides import find_path, set_values
@@ -73,7 +74,7 @@ class Method:
         paper_settings: The settings of the paper; `NO_PAPER` if there is no paper. A custom method may have None.
 
     Raises:
-        InputError: The choices do not fit together.
+        InputError: A value has the wrong type, or the choices do not fit together.
     """
 
     paper: str = ""
@@ -94,6 +95,11 @@ class Method:
             if not isinstance(choice, kinds):
                 names = " or ".join(kind.__name__ for kind in kinds)
                 raise InputError(f"method.{axis}", got=choice, expected=f"an object of {names}")
+        texts = ("name", "paper", "formula", "when", "note", "variant_of")
+        check_texts("method", **{name: getattr(self, name) for name in texts})
+        if not isinstance(self.paper_settings, PaperSettings | None):
+            expected = "a PaperSettings, or None"
+            raise InputError("method.paper_settings", got=self.paper_settings, expected=expected)
         update = type(self.update).__name__
         schedule = type(self.schedule).__name__
         policy = type(self.submodel).__name__

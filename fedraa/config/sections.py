@@ -110,7 +110,7 @@ class MethodOptions(Section):
     """Number of fragments (default: the number of --ratios, or 4)."""
     ratios: tuple[Positive, ...] | None = None
     """Share of the units of every layer in each fragment (default: 0.1 0.2 0.3 0.4)."""
-    cut_layers: tuple[str, ...] | None = None
+    cut_layers: Annotated[tuple[str, ...] | None, Field(examples=["fc*"])] = None
     """Layers of which submodels have only some units: names of layers or of modules with layers, or patterns such as
     "fc*"; all other layers stay whole (default: all layers that can be cut)."""
     scheduler: Component | None = None
@@ -171,7 +171,7 @@ class MethodOptions(Section):
     error_feedback: Literal["none", "ef", "ef21"] | None = None
     """Correction of the errors of --compress, which each client keeps: ef adds the last error to the next delta, ef21
     compresses the difference from the delta that the server stores (default: the method's)."""
-    personal_layers: tuple[str, ...] | None = None
+    personal_layers: Annotated[tuple[str, ...] | None, Field(examples=["last-layer"])] = None
     """Layers that stay at each client and are never sent: names of modules or parameters, patterns such as "head.*", or
     last-layer, all-but-last-layer or batch-norm (default: the method's)."""
     gradient_transforms: tuple[Component, ...] | None = None
@@ -212,7 +212,7 @@ class LocalOptions(Section):
     local_optimizer_state: Literal["reset", "keep"] | None = None
     """State of the local optimizer at the start of a task: reset sets it to zero, keep continues with the state after
     the client's last task (default: reset)."""
-    lr_schedule: str | None = None
+    lr_schedule: Annotated[str | None, Field(examples=["cosine:100"])] = None
     """Schedule of the local learning rate: constant, adaptive (the server adapts it during the run), exponential:0.998,
     steps:150,250:0.1 or cosine:100 by server updates or rounds, cosine:8@time by the run's clock, cosine:40@passes by
     passes over the training data, cosine:20@local or cosine:auto@local by the local steps of a task (default: constant,
@@ -221,7 +221,7 @@ class LocalOptions(Section):
     """Local batch size, in samples."""
     local_epochs: Count | None = None
     """Local epochs per task (default: 5, unless --local-steps is set)."""
-    local_steps: int | str | None = None
+    local_steps: Annotated[int | str | None, Field(examples=["auto"])] = None
     """Local steps per task, instead of epochs; auto is short (up to 15 steps), but longer if sending takes over half of
     the task's time (default: none)."""
     weight_decay: NotNegative | None = None
@@ -267,7 +267,7 @@ class StopOptions(Section):
     """End at this time on the run's clock, in s with --clock wall or --units physical (default: no limit)."""
     target_accuracy: Share | None = None
     """End when the test accuracy reaches this value, or after 1000 rounds without another limit (default: none)."""
-    target: str | None = None
+    target: Annotated[str | None, Field(examples=["perplexity:8"])] = None
     """End when a metric reaches a value, as METRIC:VALUE, such as perplexity:8 or r2:0.5 (default: none)."""
 
     @model_validator(mode="after")
@@ -365,15 +365,15 @@ class ClusterOptions(Section):
     """Number of Ray workers (default: one per core, at most one per client)."""
     threads_per_worker: Annotated[int, Field(ge=1, le=1024)] = 1
     """Number of threads of each worker; it changes the rounding, and so the bits of the result."""
-    address: str | None = None
+    address: Annotated[str | None, Field(examples=["10.0.0.7:6379"])] = None
     """Address of a running Ray cluster: auto, HOST:PORT, or ray://HOST:PORT for a remote one (default: a new local
     cluster)."""
     placement: Literal["pack", "spread"] = "pack"
     """Placement of the workers: pack fills the nodes of the cluster one after another, spread uses all nodes."""
-    resources: tuple[str, ...] | None = None
+    resources: Annotated[tuple[str, ...] | None, Field(examples=["2:CPU=1"])] = None
     """Number of workers for each tier of --compute and the Ray resources of each worker, as COUNT:NAME=AMOUNT,... once
     per tier (default: none)."""
-    server_node: str | None = None
+    server_node: Annotated[str | None, Field(examples=["10.0.0.7"])] = None
     """Node of the Ray cluster that runs the server: the node's id, address or name, or a resource that it has
     (default: the node of this command)."""
     server_shards: Count = 1

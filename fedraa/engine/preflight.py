@@ -33,10 +33,8 @@ from fedraa.server.selection import is_routing
 from fedraa.server.staleness import STALENESS
 from fedraa.submodels.masks import find_weight_norm
 from fedraa.submodels.personal_layers import BATCH_NORM, find_personal
-from schedulers import delay_bound, is_feasible
+from schedulers import SchedulerRunner, delay_bound, is_feasible
 from schedulers.baselines import Offline
-from schedulers.bound import offline_sets
-from schedulers.protocol import Costs
 
 # Arrays that clients can send besides the parameters, with the field of LocalTraining that requests them.
 SETTING_OF_ARRAY = {"squares": "squares", "gradient": "full_gradient"}
@@ -81,6 +79,8 @@ def _check_first_task(spec: RunSpec) -> None:
     """
     algorithm = spec.method.local.algorithm
     server = make_server(spec, discard_event)
+    if server.ledger.scheduler is not None:
+        _check_offline(server.ledger.scheduler)
     asks: tuple[str, ...] = ()
     for client in list(server.begin())[:1]:
         asks = server.assign(client, 0.0).asks
@@ -109,8 +109,6 @@ def _check_feasible(spec: RunSpec) -> None:
     if not np.isfinite(costs[worst]):
         problem = f"client {worst} lacks the memory to train any fragment"
         raise InputError("compute", problem, hint="give the client more memory, or cut smaller fragments")
-    if isinstance(SCHEDULER.resolve(schedule.scheduler), Offline):
-        _check_offline(table)
     bound = schedule.delay_bound
     if bound is None or is_feasible(costs, bound).all():
         return
@@ -124,13 +122,12 @@ def _check_feasible(spec: RunSpec) -> None:
         )
 
 
-def _check_offline(costs: Costs) -> None:
-    """Raise InputError if the scheduler `offline` assigns a client a fragment that does not fit in its memory.
-
-    `costs` has the cost of a task of client n on fragment j [N, M], in time units.
-    """
-    for client, owned in enumerate(offline_sets(costs)):
-        unfit = owned[np.isinf(costs[client, owned])]
+def _check_offline(runner: SchedulerRunner) -> None:
+    """Raise InputError if the scheduler `offline` assigns a client a fragment that does not fit in its memory."""
+    if not isinstance(runner.scheduler, Offline):
+        return
+    for client, owned in enumerate(runner.scheduler.owned):
+        unfit = owned[np.isinf(runner.costs[client, owned])]
         if len(unfit):
             problem = f"it assigns fragment {unfit[0]} to client {client}, which lacks the memory to train it"
             hint = "give another scheduler, such as gre-raa, or give the client more memory"

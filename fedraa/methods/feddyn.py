@@ -26,6 +26,7 @@ from fedraa.aggregation.aggregator import ClientDelta
 from fedraa.client.gradient_transforms import AddVector
 from fedraa.client.kept_buffer import KeptBuffer
 from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
+from fedraa.components.field_checks import check_component_fields
 from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.errors import InputError
@@ -37,6 +38,8 @@ from fedraa.server.round_update import Mean
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.submodels.assignment import Assignment
 from fedraa.vectors.chunked import add_scaled, map_chunks
+
+_WHOLE_STEP = "the new model is the mean of the clients' models minus H, without a server step"
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,11 @@ class DriftSum(RoundState):
 
     keeps: ClassVar[str] = "H [d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"aggregator": "H is the sum of all deltas, and a robust aggregator would not bound an attacker's delta in H"}
+        {
+            "aggregator": "H sums all deltas, and a robust aggregator would not bound an attacker's delta in H",
+            "server_optimizer": _WHOLE_STEP,
+            "server_lr": _WHOLE_STEP,
+        }
     )
     reads_deltas: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_change")
@@ -113,6 +120,7 @@ class FedDynRule(Buffered):
     state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_total", "_updates", "_count")
 
     def __post_init__(self) -> None:
+        check_component_fields(self, "async_rule")
         if self.size < 2:
             problem = "each update would replace the model"
             raise InputError("buffer_size", problem, got=self.size, expected="2 or more")

@@ -45,6 +45,7 @@ from fedraa.vectors.index_ranges import where_of
 _PLAIN_STEPS = "a local step has the length lr along the corrected gradient"
 _CLIPPING = "the client would send the difference of a clipped sum and its correction instead of its mean gradient"
 _GRADIENTS = "the server adds up the gradients of clients as they are"
+_GAMMA = "the server's step has the length gamma, which follows from the number of rounds"
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,14 @@ class MomentumAndControls(RoundState):
     cohort: Count | None = None
 
     keeps: ClassVar[str] = "c, m, theta_prev, theta [d], c_i [N, d]"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"compress": _GRADIENTS, "aggregator": _GRADIENTS})
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "compress": _GRADIENTS,
+            "aggregator": _GRADIENTS,
+            "server_optimizer": _GAMMA,
+            "server_lr": _GAMMA,
+        }
+    )
     reads_deltas: ClassVar[bool] = True
     corrects: ClassVar[bool] = True
     extra_buffers: ClassVar[ExtraBuffers] = ExtraBuffers(down=2, up=1)

@@ -2,13 +2,18 @@
 
 import itertools
 from collections.abc import Sequence
+from numbers import Integral
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from fedraa.arguments import as_tuple
 from fedraa.errors import InputError
+
+_MODULES = "a list of modules"
+_NUMBERS = "a list of numbers of layers"
 
 
 class EarlyExits(nn.Module):
@@ -20,10 +25,16 @@ class EarlyExits(nn.Module):
     Args:
         blocks: The blocks. Each takes the result of the block before it.
         exits: The classifier of each block.
+
+    Raises:
+        InputError: `blocks` or `exits` are no modules, or their numbers differ.
     """
 
     def __init__(self, blocks: Sequence[nn.Module], exits: Sequence[nn.Module]) -> None:
         super().__init__()
+        for name, modules in (("blocks", blocks), ("exits", exits)):
+            if not all(isinstance(module, nn.Module) for module in as_tuple(name, modules, _MODULES)):
+                raise InputError(name, got=modules, expected=_MODULES)
         if not 0 < len(blocks) == len(exits):
             raise InputError("exits", got=len(exits), expected=f"one for each of {len(blocks)} blocks")
         self.blocks = nn.ModuleList(blocks)
@@ -80,7 +91,17 @@ def early_exits(model: nn.Sequential, sample: Tensor, after: Sequence[int]) -> E
         model: A sequence of layers that ends with logits. Its layers become part of the result.
         sample: A batch of samples [b, ...].
         after: The numbers of layers after which a classifier is added, ascending, such as (5, 7, 9).
+
+    Raises:
+        InputError: An argument has the wrong type, or `after` is not ascending.
     """
+    if not isinstance(model, nn.Sequential):
+        raise InputError("model", got=model, expected="a torch.nn.Sequential")
+    if not isinstance(sample, Tensor):
+        raise InputError("sample", got=sample, expected="a tensor with a batch of samples")
+    after = as_tuple("after", after, _NUMBERS, int)
+    if not all(isinstance(layer, Integral) for layer in after):
+        raise InputError("after", got=after, expected=_NUMBERS)
     ends = [*after, len(model)]
     if any(start >= end for start, end in itertools.pairwise([0, *ends])):
         raise InputError("after", got=tuple(after), expected=f"ascending numbers from 1 to {len(model) - 1}")

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 
 from fedraa.errors import InputError, first_line, suggest_closest
 from fedraa.models.computed_weights import copy_computed
+from fedraa.numbers import MAX_FLOAT32
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LAYERS = (nn.Linear, *_CONVOLUTIONS, nn.Embedding)
@@ -152,8 +153,8 @@ def lora(
         raise InputError("rank", got=rank, expected="a whole number from 1")
     if alpha is None:
         alpha = float(rank)
-    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < alpha < math.inf:
-        raise InputError("alpha", got=alpha, expected="a number over 0")
+    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 < alpha <= MAX_FLOAT32:
+        raise InputError("alpha", got=alpha, expected=f"a number over 0, up to {MAX_FLOAT32:g}")
     if isinstance(seed, bool) or not isinstance(seed, Integral) or not -(2**63) <= seed < 2**64:
         raise InputError("seed", got=seed, expected="a whole number of at most 64 bits")
     if any(isinstance(part, Adapted) for part in model.modules()):

@@ -16,7 +16,7 @@ from fedraa.components.registry import ComponentRegistry
 from fedraa.components.state import Stateful
 from fedraa.errors import InputError
 from fedraa.messages import Mask, Shapes, Vector
-from fedraa.numbers import Decay, Positive
+from fedraa.numbers import MAX_FLOAT32, Decay, Positive
 from fedraa.vectors.chunked import map_chunks, mask_or_true, scale_chunk
 from fedraa.vectors.finite import is_finite
 
@@ -41,8 +41,9 @@ class ServerOptimizer(Stateful, ABC):
         own = copy_component("server_optimizer", self)
         with convert_errors("server_optimizer", own):
             own.start(size)
-        if not is_finite(own.server_lr) or own.server_lr <= 0:
-            raise InputError("server_optimizer.server_lr", got=own.server_lr, expected="a number above 0")
+        if not is_finite(own.server_lr) or not 0 < own.server_lr <= MAX_FLOAT32:
+            expected = f"a number above 0, up to {MAX_FLOAT32:g}"
+            raise InputError("server_optimizer.server_lr", got=own.server_lr, expected=expected)
         return own
 
     def start(self, size: int) -> None:

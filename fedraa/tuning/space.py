@@ -220,9 +220,9 @@ def _parameter_text(parameter: Parameter) -> str:
     return f"{parameter.low:g}:{parameter.high:g}" + ":log" * parameter.log
 
 
-def _split_name_and_values(text: str) -> tuple[str, str]:
-    name, equals, values = text.partition("=")
-    if not equals:
+def _split_name_and_values(text: object) -> tuple[str, str]:
+    name, equals, values = str(text).partition("=")
+    if not isinstance(text, str) or not equals:
         raise InputError("space", got=text, expected="NAME=VALUES, such as lr=0.01:1:log")
     return name.strip().replace("-", "_"), values
 

@@ -116,6 +116,10 @@ def test_asynchronous_run_with_fragments_moves_the_model() -> None:
     [
         ("feddyn", {"prox_mu": 0.0}, "prox_mu"),
         ("feddyn", {"compress": "topk:0.1"}, "compress"),
+        ("feddyn", {"server_lr": 0.5}, "server_lr"),
+        ("depthfl-feddyn", {"server_lr": 0.5}, "server_lr"),
+        ("feddyn", {"server_optimizer": "sgd(server_lr=2)"}, "server_lr"),
+        ("feddyn", {"server_optimizer": "momentum"}, "server_optimizer"),
         ("feddyn-async", {"buffer_size": 1}, "buffer_size"),
         ("feddyn-async", {"privacy": "local"}, "privacy"),
         ("feddyn-async", {"privacy": "central"}, "privacy"),

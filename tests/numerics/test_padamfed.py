@@ -85,11 +85,14 @@ def test_local_steps_in_submodels_have_the_length_of_the_rate(submodel: str) -> 
             assert (controls.peek_row(client)[trained] != before[trained]).any()
 
 
-@pytest.mark.parametrize("field", ["momentum", "compress", "sam_rho", "local_optimizer", "clip"])
+@pytest.mark.parametrize(
+    "field", ["momentum", "compress", "local.sam_rho", "local_optimizer", "clip", "server_lr", "server_optimizer"]
+)
 def test_settings_that_break_the_formula_are_refused(field: str) -> None:
     values: dict[str, dict[str, Any]]
     values = {"momentum": {"momentum": 0.5}, "compress": {"compress": "topk:0.5"}, "clip": {"clip": 1.0}}
-    values |= {"sam_rho": {"override": {"local.sam_rho": 0.1}}, "local_optimizer": {"local_optimizer": "adam"}}
+    values |= {"local.sam_rho": {"override": {"local.sam_rho": 0.1}}, "local_optimizer": {"local_optimizer": "adam"}}
+    values |= {"server_lr": {"server_lr": 0.5}, "server_optimizer": {"server_optimizer": "adam"}}
     with refuses(field):
         spec("padamfed", **values[field])
 

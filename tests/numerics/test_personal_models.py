@@ -229,7 +229,7 @@ def test_fine_tuning_trains_the_global_model_for_the_epochs_of_a_task(epochs: in
         ("apfl", {"momentum": 0.5}, "momentum"),
         ("apfl", {"local_optimizer": "adam"}, "local_optimizer"),
         ("pfedme", {"momentum": 0.5}, "momentum"),
-        ("pfedme", {"override": {"local.sam_rho": 0.1}}, "sam_rho"),
+        ("pfedme", {"override": {"local.sam_rho": 0.1}}, "local.sam_rho"),
         ("ditto", {"vmap_batch": 2}, "vmap_batch"),
         ("ditto", {"override": {"local.algorithm.pull": -1}}, "local.algorithm.pull"),
     ],

@@ -78,7 +78,7 @@ def test_attacker_keeps_its_values_where_fewer_than_two_clients_trained() -> Non
         np.testing.assert_array_equal(one.forge(own, 4, 1), [-2, N, 8, 7])
 
 
-@pytest.mark.parametrize("epsilon", ["1e20", "1e300"])
+@pytest.mark.parametrize("epsilon", ["1e20", "3e38"])
 def test_colluding_attack_that_sends_too_large_values_is_refused(epsilon: str) -> None:
     collusion = Collusion(AttackPlan(ATTACK.resolve(f"ipm(epsilon={epsilon})"), frozenset([2]), 0), 2, 3)
     for client, row in enumerate(rows_of([(1, 2), (3, 4)])):

@@ -30,7 +30,6 @@ def run_race(options: RunOptions) -> None:
     not repeated.
     """
     settings, entrants, parts = _select_by_options(options)
-    data_dir = options.data_dir and options.data_dir.absolute()
     seeds = options.seeds or SEEDS
     refused = _refusals(settings, entrants)
     if options.methods and refused:
@@ -40,7 +39,7 @@ def run_race(options: RunOptions) -> None:
     races = []
     for setting in settings:
         values, recorded = _load_earlier(setting, options.tuned, options.extend)
-        races.append(Race(setting, options.out / "race", data_dir, seeds, options.jobs or 1, values, recorded))
+        races.append(Race(setting, options.out / "race", options.data_dir, seeds, options.jobs or 1, values, recorded))
     for one_race in races:
         _check_tuned_values(one_race, "extend" if options.extend else "tuned")
         _check_long(one_race, entrants, parts, asked=bool(options.parts) and not set(parts).isdisjoint(LONG))
@@ -108,7 +107,12 @@ def _load_earlier(
     runs = read_record(extend / f"race_{setting.name}{SUFFIX}", setting.targets)
     if all(run.part == "untuned" for run in runs):
         return {}, runs
-    return read_race(extend / f"race_{setting.name}.toml", setting), runs
+    try:
+        return read_race(extend / f"race_{setting.name}.toml", setting), runs
+    except InputError as error:
+        if error.field == "tuned":
+            error = error.with_field("extend")
+        raise error from None
 
 
 def _check_tuned_values(race: Race, option: str) -> None:

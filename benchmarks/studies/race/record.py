@@ -19,6 +19,7 @@ from fedraa.reading.regular_files import read_regular_file
 from fedraa.rundir.atomic_files import replace_file
 
 SUFFIX = ".runs.jsonl.gz"
+RESTORE = "restore the file, or leave out --extend"
 
 
 def write_record(path: Path, runs: Iterable[Measured]) -> None:
@@ -29,21 +30,30 @@ def write_record(path: Path, runs: Iterable[Measured]) -> None:
 
 
 def read_record(path: Path, targets: tuple[float, ...]) -> list[Measured]:
-    """Read the runs from a record. Raise InputError if the file is not a record."""
+    """Read the runs from a record.
+
+    Raises InputError if the file is not a record. The field of the error names the file, and the line if there is one.
+    """
     try:
         packed = read_regular_file(path)
-    except OSError as error:
-        raise InputError("extend", f"{path} cannot be read: {error.strerror or error}") from None
-    try:
         # gzip reads an empty file without an error.
         if not packed:
-            raise EOFError
-        runs = [_decode_run(json.loads(line), targets) for line in gzip.decompress(packed).decode().splitlines()]
-        if len({(run.entrant, run.part, run.seed) for run in runs}) < len(runs):
-            raise InputError("runs", "the record has a run twice")
-        return runs
-    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        raise InputError("extend", f"{path} is not a record of a race, or is damaged") from None
+            raise EOFError("it is empty")
+        lines = gzip.decompress(packed).decode().splitlines()
+    except (OSError, EOFError, zlib.error, ValueError) as error:
+        problem = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise InputError(str(path), problem, hint=RESTORE) from None
+    runs: dict[tuple[str, str, int], Measured] = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            run = _decode_run(json.loads(line), targets)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            raise InputError(f"{path} line {number}", "it is not a run of a race", hint=RESTORE) from None
+        key = (run.entrant, run.part, run.seed)
+        if key in runs:
+            raise InputError(f"{path} line {number}", "the record has this run twice", got=key, hint=RESTORE)
+        runs[key] = run
+    return list(runs.values())
 
 
 def _encode_run(run: Measured) -> dict[str, Any]:

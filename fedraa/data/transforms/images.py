@@ -1,17 +1,17 @@
 """Common transforms of minibatches of images."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
-from pydantic import FiniteFloat
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedraa.data.transforms.transform import Transform
 from fedraa.errors import InputError
-from fedraa.numbers import Count, UpToOne
+from fedraa.numbers import MAX_FLOAT32, Count, UpToOne
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Crop(Transform):
 
     moves: ClassVar[bool] = True
     padding: Count = 4
-    fill: FiniteFloat = 0.0
+    fill: Annotated[float, Field(ge=-MAX_FLOAT32, le=MAX_FLOAT32, allow_inf_nan=False)] = 0.0
 
     def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         rows, _, height, width = _image_shape("crop", x)

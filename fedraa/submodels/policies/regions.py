@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field, NonNegativeInt
 
+from fedraa.components.field_checks import check_component_fields
 from fedraa.errors import InputError
 from fedraa.messages import Mask
 from fedraa.numbers import Count
@@ -160,6 +161,7 @@ class RegionSchedule(SubmodelPolicy):
     full_width: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        check_component_fields(self, "submodel")
         if self.trained > self.parts:
             raise InputError("trained", got=self.trained, expected=f"at most {self.parts}, the number of regions")
         if self.tau < self.parts:

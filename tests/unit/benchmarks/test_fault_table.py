@@ -25,6 +25,15 @@ def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert read_rows(out, Row) == rows
 
 
+def test_damaged_row_is_refused_with_the_file_and_the_line(tmp_path: Path) -> None:
+    out = tmp_path / "faults.csv"
+    for number in (0, 1):
+        add_row(out, make_row(number=number))
+    out.write_text(out.read_text().replace("1.5", "x", 2).replace("x", "1.5", 1))
+    with refuses(f"{out} line 3: seconds", got="x"):
+        read_rows(out, Row)
+
+
 def test_only_missing_runs_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,7 +73,8 @@ def test_recorded_run_with_other_values_is_not_reused(
 def test_missing_or_malformed_record_is_refused(tmp_path: Path) -> None:
     (tmp_path / "race_digits.toml").write_text(Path("benchmarks/results/race_digits.toml").read_text())
     asked: dict[str, Any] = {"quick": True, "extend": tmp_path, "out": tmp_path / "out"}
-    with refuses("extend", "race_digits.runs.jsonl.gz", "No such file"):
+    record = tmp_path / "race_digits.runs.jsonl.gz"
+    with refuses(str(record), "No such file"):
         run_study("race", RunOptions(**asked))
     spent = {name: [0.5] for name in ("t", "accuracy", "bytes", "flops")}
     line = {"entrant": "ist", "part": "tuned", "seed": 0, "commit": "a", "experiment": {"lr": 1}, "method": {"a": 1}}
@@ -86,10 +87,23 @@ def test_missing_or_malformed_record_is_refused(tmp_path: Path) -> None:
         {},
     ]
     packed = [gzip.compress(json.dumps(row).encode()) for row in (*bad, line)]
-    for content in (b"", b"text", packed.pop()[:-9], gzip.compress(b"\xff{\n"), *packed):
-        (tmp_path / "race_digits.runs.jsonl.gz").write_bytes(content)
-        with refuses("extend", "race_digits.runs.jsonl.gz"):
+    for content in (b"", b"text", packed.pop()[:-9], gzip.compress(b"\xff{\n")):
+        record.write_bytes(content)
+        with refuses(str(record)):
             run_study("race", RunOptions(**asked))
+    for content in packed:
+        record.write_bytes(content)
+        with refuses(f"{record} line 1"):
+            run_study("race", RunOptions(**asked))
+    good = json.dumps(line)
+    for text in (f"{good}\n{good}\n", f"{good}\n{good[:-1]}\n"):
+        record.write_bytes(gzip.compress(text.encode()))
+        with refuses(f"{record} line 2"):
+            run_study("race", RunOptions(**asked))
+    record.write_bytes(gzip.compress(good.encode()))
+    (tmp_path / "race_digits.toml").unlink()
+    with refuses("extend", "race_digits.toml"):
+        run_study("race", RunOptions(**asked))
     with refuses("extend", "--tuned"):
         run_study("race", RunOptions(**asked | {"tuned": tmp_path / "race_digits.toml"}))
     with refuses("study", got="raa_beta"):

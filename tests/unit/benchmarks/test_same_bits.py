@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refuses
 
 from benchmarks.__main__ import main
 from benchmarks.system import same_bits
@@ -47,6 +48,17 @@ def test_experiments_cover_every_method_and_are_at_least_70() -> None:
     experiments = same_bits._list_experiments()
     assert len(experiments) >= 70
     assert set(METHODS) < set(experiments)
+
+
+def test_unknown_run_is_refused_before_the_base_is_checked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same_bits, "_checkout_base", lambda base: pytest.fail("checked out"))
+    with refuses("only", "fedasync", got="fedasyn"):
+        same_bits.main(only=("fedavg", "fedasyn"))
+
+
+def test_run_that_the_base_does_not_know_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    same_bits._run_here(["no-such-run"])
+    assert capsys.readouterr().out == ""
 
 
 def test_unknown_base_commit_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -304,6 +304,20 @@ def test_unfinished_run_of_another_commit_starts_again(tmp_path: Path):
     assert History(again.directory).config == config
 
 
+def test_names_of_runs_do_not_depend_on_the_spelling_of_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "link").symlink_to("data")
+    monkeypatch.chdir(tmp_path)
+    names = set()
+    for spelling in ("data", "data/", "./data", "link", str(tmp_path / "data"), "data/../data"):
+        data_dir = RunOptions(data_dir=Path(spelling)).data_dir
+        experiment = Scale("quick", data_dir).experiment("cifar10-subset", method="fedavg")
+        names.add(seed_experiment(Cell("a", experiment), 0, tmp_path).out)
+    assert len(names) == 1
+
+
 def test_second_study_in_the_same_directory_is_refused(tmp_path: Path):
     with lock_directory(tmp_path, "running it"), refuses("out", str(tmp_path)):
         execute_study(SMALL, tmp_path, 1, lambda run, left: pytest.fail("it ran"))

@@ -8,6 +8,7 @@ import pytest
 from refusals import refuses
 
 from fedraa import Experiment, run
+from fedraa.errors import InputError
 
 
 def test_default_experiment_is_fed_raa_on_digits_with_ten_clients() -> None:
@@ -23,6 +24,11 @@ def test_default_experiment_is_fed_raa_on_digits_with_ten_clients() -> None:
         ("clients", 0, " from 1"),
         ("workers", 0, " from 1"),
         ("clients", 1e300, " below 9223372036854775808"),
+        ("lr", 1e300, " up to 3e+38"),
+        ("server_lr", 1e300, " up to 3e+38"),
+        ("weight_decay", 1e39, " up to 3e+38"),
+        ("clip", 1e39, " up to 3e+38"),
+        ("prox_mu", 1e39, " up to 3e+38"),
         ("target_accuracy", 1.2, " up to 1"),
         ("mixing", 0.0, " above 0"),
         ("momentum", 1.0, " below 1"),
@@ -34,6 +40,13 @@ def test_default_experiment_is_fed_raa_on_digits_with_ten_clients() -> None:
         ("local_steps", 0, "at least 1, or auto"),
         ("address", "nowhere", "auto, HOST:PORT or ray://HOST:PORT"),
         ("links", 3, "a path"),
+        ("resources", 5, "text, such as 2:CPU=1"),
+        ("lr_schedule", True, "text, such as cosine:100"),
+        ("local_steps", 1.5, "a whole number or text, such as auto"),
+        ("cut_layers", {"a": 1}, "a list"),
+        ("clients", "many", "a whole number"),
+        ("lr", True, "a number"),
+        ("bf16", 5, "True or False"),
     ],
 )
 def test_error_about_a_wrong_field_states_the_expected_values(field: str, value: Any, expected: str) -> None:
@@ -41,6 +54,17 @@ def test_error_about_a_wrong_field_states_the_expected_values(field: str, value:
         Experiment(**{field: value})
     assert refused.value.expected.endswith(expected)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("field", Experiment.model_fields)
+def test_error_about_a_wrong_type_has_no_words_of_pydantic(field: str) -> None:
+    expected = ""
+    for value in (5, 1.5, True, {"a": 1}, object()):
+        try:
+            Experiment(**{field: value})
+        except InputError as error:
+            expected += f" {error.expected.lower()}"
+    assert not {"valid", "string", "integer", "float", "boolean", "tuple", "dictionary"} & set(expected.split())
 
 
 def test_error_about_a_wrong_item_has_the_field_and_the_item() -> None:

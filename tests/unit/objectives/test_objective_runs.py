@@ -45,13 +45,19 @@ def chain() -> nn.Module:
     return nn.Sequential(nn.Embedding(8, 8), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 6))
 
 
+# Without it, a run of fragments warns that the full model adds the predictions of all fragments.
+SCALED = {"local.scale_activations": True}
+
+
 def run(out: Path, dataset: fl.Dataset = LINE, **fields: Any) -> fl.History:
     model = fields.pop("model", None)
     defaults = {"objective": "regression", "hidden": (8,)} if model is None else {"objective": "next-token(ignore=7)"}
     return fl.run(fl.Experiment(**{**SMALL, **defaults, **fields}, out=out), dataset=dataset, model=model)
 
 
-@pytest.mark.parametrize("limit", [{"method": "fedavg", "rounds": 8}, {"method": "fed-raa", "updates": 40}])
+@pytest.mark.parametrize(
+    "limit", [{"method": "fedavg", "rounds": 8}, {"method": "fed-raa", "updates": 40, "override": SCALED}]
+)
 def test_regression_learns_and_logs_its_metrics(limit: dict[str, Any], tmp_path: Path) -> None:
     history = run(tmp_path / "run", **limit)
     evals = history.evals
@@ -212,7 +218,7 @@ def test_incompatible_fields_are_refused_before_the_start(
 @pytest.mark.parametrize(
     ("fields", "remedies"),
     [
-        ({"vmap_batch": 4}, {"vmap_batch": 1}),
+        ({"vmap_batch": 4, "override": SCALED}, {"vmap_batch": 1}),
         (
             {"method": "heterofl", "rounds": 1},
             {"override": {"local.label_masked": False, "update.owned_head": False}},

@@ -11,7 +11,17 @@ from refusals import refuses
 
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
-from schedulers import SCHEDULERS, FragmentStats, GreRAA, Scheduler, SchedulerRunner, WrongChoice, delay_bound
+from fedraa.engine.preflight import check_runnable
+from schedulers import (
+    SCHEDULERS,
+    FragmentStats,
+    GreRAA,
+    Scheduler,
+    SchedulerRunner,
+    WrongChoice,
+    baselines,
+    delay_bound,
+)
 from schedulers.baselines import MinimumPriority, Offline, Random
 from schedulers.bound import offline_sets
 from schedulers.protocol import SchedulingContext
@@ -137,6 +147,19 @@ def test_offline_refuses_before_the_run_a_device_that_lacks_the_memory_for_its_f
     with refuses("scheduler", "client 1", "gre-raa", got="offline"):
         build_run(Experiment(**fields, method="fed-raa-offline"))
     build_run(Experiment(**fields, method="fed-raa"))
+
+
+def test_check_of_a_run_computes_the_offline_assignment_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = build_run(Experiment(engine="local", clients=3, method="fed-raa-offline"))
+    calls = []
+
+    def count_calls(costs: Any) -> Any:
+        calls.append(costs)
+        return offline_sets(costs)
+
+    monkeypatch.setattr(baselines, "offline_sets", count_calls)
+    check_runnable(spec)
+    assert len(calls) == 1
 
 
 def test_gre_raa_chooses_among_feasible_fragments_and_mp_among_all() -> None:
