@@ -45,8 +45,11 @@ UNITS = (
     "contiguous blocks; in the row `static`, the first units. All rolling clients of a capacity train the same block "
     "at a time, and a client that is not drawn for a round misses the block of the round. In mixed columns, clients "
     "take the capacities in turn. The server averages whole models: weights that a client does not train keep the "
-    "received values. In the paper, a scaler after each convolution rescales the activations of submodels. Here "
-    "nothing rescales them."
+    "received values."
+)
+UNSCALED = (
+    "In the paper, a scaler after each convolution rescales the activations of submodels. Here nothing rescales them. "
+    "The study shuffled_scaler compares both."
 )
 MIXTURE = (
     "All clients train submodels of the same capacity. The partition mixture:0.5 gives groups of clients the same "
@@ -104,6 +107,7 @@ def shuffled_policies(scale: Scale) -> Study:
         notes=(
             OPEN,
             UNITS,
+            UNSCALED,
             "For the full model, all columns with the same heterogeneity show the same runs.",
             CAPACITIES,
             TABLE_4,
@@ -142,9 +146,44 @@ def shuffled_norms(scale: Scale) -> Study:
         reference="rolling (shuffled)",
         notes=(
             UNITS,
+            UNSCALED,
             TABLE_4,
             *scale.pick_value((MIXTURE, SUBSET), (MIXTURE, SUBSET), ()),
         ),
+    )
+
+
+def shuffled_scaler(scale: Scale) -> Study:
+    """Compare submodel policies without and with a scaler, which the paper's networks have."""
+    mlp = {"model": "mlp", "hidden": (128,)}
+    network: dict[str, Any] = scale.pick_value({}, mlp, mlp)
+    cells = []
+    for (kind, levels), scaled in product({"mixed": (1.0, 0.5, 0.25), "all 0.25": (0.25,)}.items(), (False, True)):
+        common = network | {"partition": "labels(per_client=2)", "capacities": levels}
+        if scaled:
+            common["local.scale_activations"] = True
+        for row, own in POLICIES.items():
+            column = f"{kind}, {'scaler' if scaled else 'no scaler'}"
+            cells.append(Cell(row, _make_experiment(scale, **common | own), column))
+    rolling = "rolling (shuffled)"
+    return Study(
+        "shuffled_scaler",
+        "Which submodels, without and with a scaler (shuffled submodels, Section 5.1)",
+        cells,
+        (ACCURACY, LOSS),
+        reference=rolling,
+        notes=(
+            UNITS,
+            "The paper has a scaler after each convolution, as in HeteroFL: in training, activations of a submodel are "
+            "divided by the share of the units that it has. Here the model is an MLP with one hidden layer, after which "
+            "the scaler is (`local.scale_activations`).",
+            *scale.pick_value((DIGITS,), (), ()),
+        ),
+        claims=(
+            Claim(rolling, "random", ACCURACY.name, "Rolling beats random"),
+            Claim(rolling, "static (HeteroFL)", ACCURACY.name, "Rolling beats static (Table 4)"),
+        ),
+        seeds=scale.pick_value(tuple(range(20)), (0, 1, 2), (0, 1, 2)),
     )
 
 
@@ -172,6 +211,7 @@ def shuffled_labels(scale: Scale) -> Study:
         reference=random,
         notes=(
             UNITS,
+            UNSCALED,
             "All clients train submodels of a quarter. The paper has columns like those with 2 and 5 labels, which are "
             "FedRolex's numbers for CIFAR-10, and none with IID data.",
             *scale.pick_value((DIGITS,), (SUBSET,), ()),
@@ -203,6 +243,7 @@ def shuffled_generalisation(scale: Scale) -> Study:
         notes=(
             OPEN,
             UNITS,
+            UNSCALED,
             "All submodels have half of the units.",
             "Both losses are of the final full model in evaluation mode: on the test set, and on the clients' training "
             "data (at most 10,000 samples, evenly spaced).",
