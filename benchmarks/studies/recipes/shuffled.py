@@ -175,8 +175,8 @@ def shuffled_scaler(scale: Scale) -> Study:
         notes=(
             UNITS,
             "The paper has a scaler after each convolution, as in HeteroFL: in training, activations of a submodel are "
-            "divided by the share of the units that it has. Here the model is an MLP with one hidden layer, after which "
-            "the scaler is (`local.scale_activations`).",
+            "divided by the share of the units that it has. Here the model is an MLP with one hidden layer, after "
+            "which the scaler is (`local.scale_activations`).",
             *scale.pick_value((DIGITS,), (), ()),
         ),
         claims=(
