@@ -52,6 +52,7 @@ RECIPES: dict[str, Recipe] = {
         subdismo.subdismo_coverage,
         shuffled.shuffled_policies,
         shuffled.shuffled_norms,
+        shuffled.shuffled_scaler,
         shuffled.shuffled_labels,
         shuffled.shuffled_generalisation,
         fedsam.fedsam_emnist,

@@ -10,9 +10,17 @@ from benchmarks.studies.study import Cell, Claim, Study
 from fedraa.config.experiment import Experiment
 
 OPEN = (
-    "The paper does not state capacities, labels per client, learning rate and local steps. This study takes these "
-    "values from FedRolex: high heterogeneity means 2 labels per client, low heterogeneity means 5, and capacities go "
-    "from the full model to a sixteenth.",
+    "The paper limits the labels of a client as FedRolex does. This study has FedRolex's numbers for CIFAR-10: high "
+    "heterogeneity means 2 labels per client, and low heterogeneity means 5. The paper does not state learning rate, "
+    "local steps and batch size."
+)
+CAPACITIES = (
+    "In FedRolex, capacities go from the full model to a sixteenth. The paper also reports that rolling beats random "
+    "if all clients train the full model. Here both are the same method then."
+)
+TABLE_4 = (
+    "Table 4 of the paper is for CIFAR-100 with high heterogeneity, and its clients have the capacities 1/4 and 1/8: "
+    "34.37 % with static and 35.30 % with rolling submodels."
 )
 DIGITS = (
     "At the quick size, 20 clients train an MLP on digits, and 5 of them take part in a round. In the paper 100 "
@@ -20,8 +28,11 @@ DIGITS = (
 )
 SUBSET = (
     "20 clients train a small CNN on a subset of CIFAR-10 (10,000 training and 2,000 test images), and 5 of them take "
-    "part in a round. In the paper 100 clients train a pre-activated ResNet18. The smallest capacity is a quarter, "
-    "because the six channels of the CNN's first layer cannot be divided into eighths."
+    "part in a round. In the paper 100 clients train a pre-activated ResNet18."
+)
+CHANNELS = (
+    "The smallest capacity is a quarter, because the six channels of the CNN's first layer cannot be divided into "
+    "eighths."
 )
 OVERFIT = (
     "The model is an MLP with 128 hidden units instead of a pre-activated ResNet18. 5 of 20 clients train it in a "
@@ -32,8 +43,17 @@ UNITS = (
     "Submodels have whole units (kernels), as in the paper's experiments. A client of capacity r trains, in the row "
     "`random`, a share r of the units, which is drawn for every client and round; in the row `rolling`, one of 1/r "
     "contiguous blocks; in the row `static`, the first units. All rolling clients of a capacity train the same block "
-    "at a time. In mixed columns, clients take the capacities in turn. The server averages whole models: weights that "
-    "a client does not train keep the received values."
+    "at a time, and a client that is not drawn for a round misses the block of the round. In mixed columns, clients "
+    "take the capacities in turn. The server averages whole models: weights that a client does not train keep the "
+    "received values."
+)
+UNSCALED = (
+    "In the paper, a scaler after each convolution rescales the activations of submodels. Here nothing rescales them. "
+    "The study shuffled_scaler compares both."
+)
+MIXTURE = (
+    "All clients train submodels of the same capacity. The partition mixture:0.5 gives groups of clients the same "
+    "class mixture. This is less heterogeneity than in Table 4."
 )
 QUARTERS = (
     "All clients train a quarter of the units (kernels). In the row `random`, the units are drawn for every client and "
@@ -90,12 +110,13 @@ def shuffled_policies(scale: Scale) -> Study:
         (ACCURACY, LOSS),
         reference=rolling,
         notes=(
-            *OPEN,
+            OPEN,
             UNITS,
+            UNSCALED,
             "For the full model, all columns with the same heterogeneity show the same runs.",
-            "The paper has only one table of numbers, for CIFAR-100: 34.37 % with static and 35.30 % with rolling "
-            "submodels.",
-            *scale.pick_value((DIGITS,), (SUBSET,), ()),
+            CAPACITIES,
+            TABLE_4,
+            *scale.pick_value((DIGITS,), (SUBSET, CHANNELS), ()),
         ),
         claims=(
             Claim(rolling, "random", ACCURACY.name, "Rolling beats random"),
@@ -110,15 +131,18 @@ def shuffled_norms(scale: Scale) -> Study:
     """Compare submodel policies on CNNs with static batch norm and without normalisation (the paper's Table 4)."""
     networks = {"batch norm": f"{NETWORKS}:batch_norm_cnn", "no norm": "cnn"}
     capacities: tuple[float, ...] = (0.25,)
+    partition = "mixture:0.5"
     if scale.paper:
         networks = {"batch norm": "preact-resnet18", "no norm": "cnn-wide"}
         capacities = (0.25, 0.125)
+        partition = "labels(per_client=20)"
     dataset, rounds = scale.pick_value(("cifar10-subset", 80), ("cifar10-subset", 300), ("cifar100", 2000))
-    common: dict[str, Any] = {"dataset": dataset, "rounds": rounds, "partition": "mixture:0.5", "eval_every": 20}
+    common: dict[str, Any] = {"dataset": dataset, "rounds": rounds, "partition": partition, "eval_every": 20}
+    levels = " and ".join(f"{capacity:g}" for capacity in capacities)
     cells = []
-    for (norm, model), capacity, (row, own) in product(networks.items(), capacities, POLICIES.items()):
-        experiment = _make_experiment(scale, **common | {"model": model, "capacities": (capacity,)} | own)
-        cells.append(Cell(row, experiment, f"{norm}, {capacity:g}"))
+    for (norm, model), (row, own) in product(networks.items(), POLICIES.items()):
+        experiment = _make_experiment(scale, **common | {"model": model, "capacities": capacities} | own)
+        cells.append(Cell(row, experiment, f"{norm}, {levels}"))
     return Study(
         "shuffled_norms",
         "Which submodels, with static batch norm and without norm (shuffled submodels, Table 4)",
@@ -127,25 +151,62 @@ def shuffled_norms(scale: Scale) -> Study:
         reference="rolling (shuffled)",
         notes=(
             UNITS,
-            "All clients train submodels of the same capacity. The partition mixture:0.5 gives groups of clients the "
-            "same class mixture.",
-            "The paper has a pre-activated ResNet18 with static batch norm and the capacities 1/4 and 1/8.",
-            *scale.pick_value((SUBSET,), (SUBSET,), ()),
+            UNSCALED,
+            TABLE_4,
+            *scale.pick_value((MIXTURE, SUBSET), (MIXTURE, SUBSET), ()),
         ),
     )
 
 
+def shuffled_scaler(scale: Scale) -> Study:
+    """Compare submodel policies without and with a scaler, which the paper's networks have."""
+    mlp = {"model": "mlp", "hidden": (128,)}
+    network: dict[str, Any] = scale.pick_value({}, mlp, mlp)
+    cells = []
+    for (kind, levels), scaled in product({"mixed": (1.0, 0.5, 0.25), "all 0.25": (0.25,)}.items(), (False, True)):
+        common = network | {"partition": "labels(per_client=2)", "capacities": levels}
+        if scaled:
+            common["local.scale_activations"] = True
+        for row, own in POLICIES.items():
+            column = f"{kind}, {'scaler' if scaled else 'no scaler'}"
+            cells.append(Cell(row, _make_experiment(scale, **common | own), column))
+    rolling = "rolling (shuffled)"
+    return Study(
+        "shuffled_scaler",
+        "Which submodels, without and with a scaler (shuffled submodels, Section 5.1)",
+        cells,
+        (ACCURACY, LOSS),
+        reference=rolling,
+        notes=(
+            UNITS,
+            "The paper has a scaler after each convolution, as in HeteroFL: in training, activations of a submodel are "
+            "divided by the share of the units that it has. Here the model is an MLP with one hidden layer, after "
+            "which the scaler is (`local.scale_activations`).",
+            *scale.pick_value((DIGITS,), (), ()),
+        ),
+        claims=(
+            Claim(rolling, "random", ACCURACY.name, "Rolling beats random"),
+            Claim(rolling, "static (HeteroFL)", ACCURACY.name, "Rolling beats static (Table 4)"),
+        ),
+        seeds=scale.pick_value(tuple(range(20)), (0, 1, 2), (0, 1, 2)),
+    )
+
+
 def shuffled_labels(scale: Scale) -> Study:
-    """Compare rolling with random submodels for clients with two labels, with five and with all."""
+    """Compare rolling with random submodels for clients with two labels, with five and with all.
+
+    At the size `standard`, the network has batch norm. Without norm, both rows stay at chance (`shuffled_norms`).
+    """
     columns = {
         "2 labels": "labels(per_client=2)",
         "5 labels": "labels(per_client=5)",
         "all labels (IID)": "iid",
     }
     rolling, random = "rolling (shuffled)", "random"
+    network: dict[str, Any] = scale.pick_value({}, {"model": f"{NETWORKS}:batch_norm_cnn"}, {})
     cells = []
     for (column, partition), row in product(columns.items(), (rolling, random)):
-        experiment = _make_experiment(scale, partition=partition, capacities=(0.25,), **POLICIES[row])
+        experiment = _make_experiment(scale, partition=partition, capacities=(0.25,), **network, **POLICIES[row])
         cells.append(Cell(row, experiment, column))
     return Study(
         "shuffled_labels",
@@ -153,7 +214,13 @@ def shuffled_labels(scale: Scale) -> Study:
         cells,
         (ACCURACY, LOSS),
         reference=random,
-        notes=(QUARTERS, *scale.pick_value((DIGITS,), (SUBSET,), ())),
+        notes=(
+            QUARTERS,
+            UNSCALED,
+            "The paper has columns like those with 2 and 5 labels, which are FedRolex's numbers for CIFAR-10, and none "
+            "with IID data. The learning rate is not tuned.",
+            *scale.pick_value((DIGITS,), (SUBSET,), ()),
+        ),
         claims=(Claim(rolling, random, ACCURACY.name, "Rolling beats random"),),
         seeds=scale.pick_value(tuple(range(60)), (0, 1, 2), (0, 1, 2)),
     )
@@ -179,8 +246,10 @@ def shuffled_generalisation(scale: Scale) -> Study:
         (LOSS_GAP, ACCURACY_GAP, ACCURACY),
         reference="full (FedAvg)",
         notes=(
-            *OPEN,
+            OPEN,
             UNITS,
+            UNSCALED,
+            "All submodels have half of the units.",
             "Both losses are of the final full model in evaluation mode: on the test set, and on the clients' training "
             "data (at most 10,000 samples, evenly spaced).",
             *scale.pick_value((OVERFIT,), (OVERFIT,), ()),

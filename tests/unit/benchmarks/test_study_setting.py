@@ -62,3 +62,10 @@ def test_notes_on_a_method_are_only_on_pages_with_the_method(name: str, size: Si
     methods = {cell.experiment.method for cell in study.cells}
     for word, method in {"FedRobust": "fedrobust", "SplitFL": "heterofl", "IST": "ist"}.items():
         assert word not in notes or method in methods
+
+
+def test_paper_size_of_shuffled_norms_has_both_capacities_of_table_4_in_every_run() -> None:
+    """The paper, Appendix B: CIFAR-100 with high heterogeneity (FedRolex: 20 labels), capacities of 1/4 and 1/8."""
+    study = RECIPES["shuffled_norms"](Scale("paper", Path("data")))
+    assert {cell.experiment.capacities for cell in study.cells} == {(0.25, 0.125)}
+    assert {cell.experiment.partition for cell in study.cells} == {"labels(per_client=20)"}
