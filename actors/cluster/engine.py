@@ -294,7 +294,7 @@ def _death_text(error: Exception) -> str:
 
 
 def _stop_error(spec: RunSpec, directory: Path) -> KeyboardInterrupt:
-    """Return the exception for a run that the user stopped, and whose server did not write a checkpoint."""
+    """Return the exception for a run that the user stopped before its server wrote a checkpoint."""
     if not (directory / CONFIG).exists():
         return KeyboardInterrupt("stopped before the run began")
     return Interrupted(f"stopped without a new checkpoint; {suggest_continuation(spec, directory)}")

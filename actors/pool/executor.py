@@ -139,7 +139,7 @@ class RayExecutor:
     def submit(self, task: Task, due: float) -> None:
         self._queues.submit(task, due)
         self._fill_queues()
-        # The dispatch of a large round takes longer than the first calls. Without this, their workers would wait.
+        # The dispatch of a large round takes longer than the first calls. Workers that end them get new calls here.
         if runtime.monotonic() >= self._receive_at:
             self._receive_at = runtime.monotonic() + RECEIVE_SECONDS
             self.receive(give_up=0.0)

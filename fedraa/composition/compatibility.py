@@ -302,7 +302,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
             full = "capacities 1, with which clients train the whole model"
             reasons |= dict.fromkeys(("submodel.stride", "submodel.shuffled", *RATE_BY_SHARE), full)
     if method.submodel.scales:
-        scales = f"{experiment.method}, whose submodels scale the activations and the learning rate themselves"
+        scales = f"{experiment.method}: its submodels scale the activations and the learning rate themselves"
         reasons |= dict.fromkeys(RATE_BY_SHARE, scales)
     elif method.local.full_rate:
         reasons["local.scale_activations"] = "local.full_rate, which scales the activations too"

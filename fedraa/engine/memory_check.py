@@ -101,8 +101,8 @@ class Need:
 def check_memory(spec: RunSpec, free: Free | None = None) -> None:
     """Raise InputError for a run that does not fit into memory. The error states how many clients or workers fit.
 
-    The memory of a running Ray cluster is unknown and therefore not checked. A cluster whose nodes are all on this
-    machine is checked if the user's program has joined it before the run.
+    The memory of a running Ray cluster is unknown and therefore not checked. If the user's program has joined a cluster
+    that has only nodes on this machine, the memory of this machine is checked.
     """
     experiment = spec.experiment
     if cluster_address(experiment) is not None or (experiment.engine == "ray" and has_other_machines()):
