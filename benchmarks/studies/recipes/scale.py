@@ -48,7 +48,8 @@ class Scale:
 
         A field may be a path to a setting of the method, such as `local.sam_rho`.
 
-        `cifar10-subset` is a file in `data_dir`. Raises InputError if the data set needs `data_dir` and it is None.
+        `cifar10-subset` and `cifar100-subset` are files in `data_dir`. Raises InputError if the data set needs
+        `data_dir` and it is None.
         """
         fields = split_paths(fields, {})
         if dataset == "digits":
@@ -56,6 +57,6 @@ class Scale:
         if self.data_dir is None:
             hint = "give the folder that it is in; docs/research/claims.md lists its files"
             raise InputError("data_dir", f"this study needs {dataset}", hint=hint)
-        if dataset == "cifar10-subset":
+        if dataset.endswith("-subset"):
             return Experiment(dataset=str(self.data_dir / f"{dataset}.npz"), **fields)
         return Experiment(dataset=dataset, data_dir=self.data_dir, **fields)

@@ -66,18 +66,19 @@ def test_tiny_race_tunes_writes_its_page_and_continues_without_repetition(
         run_study("race", RunOptions(**asked | {"out": tmp_path / "no", "extend": page_of_one}))
     line = json.loads(first_run(record(wider)))
     one = {name: values[:1] for name, values in line["evaluations"].items()}
+    damaged = tmp_path / "wrong.gz"
     for wrong in (
         *({"evaluations": one | {"accuracy": [5.0]}}, {"evaluations": one | {"accuracy": [0.5], "t": [0.0]}}),
         *({"evaluations": one | {"bytes": [-1.0]}}, {"evaluations": one | {"t": [math.inf]}}),
         {"evaluations": {name: values[::-1] for name, values in line["evaluations"].items()}},
         *({"commit": "a\nb"}, {"seed": 0.5}, {"client_worst": -5}, {"client_worst": math.nan}),
     ):
-        (tmp_path / "wrong.gz").write_bytes(gzip.compress(json.dumps(line | wrong).encode()))
-        with refuses("extend", "wrong.gz"):
-            read_record(tmp_path / "wrong.gz", tiny.targets)
-    (tmp_path / "wrong.gz").write_bytes(gzip.compress(2 * first_run(record(wider))))
-    with refuses("extend", "wrong.gz"):
-        read_record(tmp_path / "wrong.gz", tiny.targets)
+        damaged.write_bytes(gzip.compress(json.dumps(line | wrong).encode()))
+        with refuses(f"{damaged} line 1"):
+            read_record(damaged, tiny.targets)
+    damaged.write_bytes(gzip.compress(2 * first_run(record(wider))))
+    with refuses(f"{damaged} line 2"):
+        read_record(damaged, tiny.targets)
     toml = wider / "race_digits.toml"
     (tmp_path / "no.toml").write_text(re.sub(r'async_rule = ".*"', 'async_rule = "Nope"', toml.read_text()))
     with refuses("tuned", "fed-quilt", "digits", "'Nope'"):

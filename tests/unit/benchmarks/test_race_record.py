@@ -102,7 +102,7 @@ def test_missing_or_malformed_record_is_refused(tmp_path: Path) -> None:
             run_study("race", RunOptions(**asked))
     record.write_bytes(gzip.compress(good.encode()))
     (tmp_path / "race_digits.toml").unlink()
-    with refuses("extend", "race_digits.toml"):
+    with refuses("extend", got=tmp_path / "race_digits.toml"):
         run_study("race", RunOptions(**asked))
     with refuses("extend", "--tuned"):
         run_study("race", RunOptions(**asked | {"tuned": tmp_path / "race_digits.toml"}))
