@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from benchmarks.studies.metrics import CLIENT_MEAN, CLIENT_STD, LATE_STD
@@ -14,7 +15,7 @@ from benchmarks.studies.recipes.ramfed import (
     ramfed_table3_agnews,
 )
 from benchmarks.studies.recipes.scale import Scale
-from benchmarks.studies.study import Study
+from benchmarks.studies.study import Cell, Study
 from fedraa.config.experiment import with_fields
 from fedraa.config.overrides import split_paths
 
@@ -40,15 +41,31 @@ def ramfed_prunefl(scale: Scale) -> Study:
     study = _take_rows(whole, "ramfed_prunefl", ("prunefl L", "ram-fed S"), "RAM-Fed, Table 2")
     if scale.paper:
         return study
-    short: dict[str, Any] = {"local_epochs": None, "local_steps": 5, "rounds": 400, "eval_every": 20}
-    rows: dict[str, dict[str, Any]] = {"prunefl L": {"submodel.reprune_every": 40}, "ram-fed S": {}}
+    # Each column: the fields that differ from the table, and the rounds between two prunings of PruneFL.
+    columns: dict[str, tuple[dict[str, Any], int]] = {
+        "α = 0.1, 5 local steps": (
+            {"dirichlet": 0.1, "local_epochs": None, "local_steps": 5, "rounds": 400, "eval_every": 20},
+            40,
+        ),
+        "α = 0.01, 3 of 10 clients": (
+            {"dirichlet": 0.01, "local_epochs": 1, "lr": 0.01, "rounds": 100, "eval_every": 5}
+            | {"participation": "sample:3"},
+            10,
+        ),
+    }
+    table = {cell.row: cell for cell in study.cells}
     cells = []
-    for cell in study.cells:
-        fields = split_paths(short | rows[cell.row], cell.experiment.override)
-        column = f"{cell.column}, 5 local steps"
-        cells.append(replace(cell, column=column, experiment=with_fields(cell.experiment, fields)))
-    note = "Columns with 5 local steps have 400 rounds of five local steps. The paper also has five local steps."
-    return replace(study, cells=(*study.cells, *cells), notes=(*study.notes, note))
+    for (column, (common, between)), (row, cell) in product(columns.items(), table.items()):
+        own = {"submodel.reprune_every": between} if row == "prunefl L" else {}
+        fields = split_paths(common | own, cell.experiment.override)
+        paper = cell.paper if "0.1," in column else {}
+        cells.append(Cell(row, with_fields(cell.experiment, fields), column, paper))
+    notes = (
+        "The column with 5 local steps has 400 rounds. The paper also has five local steps.",
+        "The column with 3 of 10 clients has 100 rounds of one epoch, and the learning rate 0.01. In the paper all "
+        "clients join every round.",
+    )
+    return replace(study, cells=(*study.cells, *cells), notes=(*study.notes, *notes))
 
 
 def fedsam_deviation(scale: Scale) -> Study:
