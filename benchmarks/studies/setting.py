@@ -18,6 +18,7 @@ CLASSES = {
     "agnews": 4,
     "emnist": 62,
     "cifar100": 100,
+    "cifar100-subset": 100,
     "roles": 62,
 }
 # The text omits a setting that has more than MAX_VALUES values in the study.

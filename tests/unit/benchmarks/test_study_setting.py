@@ -39,6 +39,13 @@ def test_chance_level_on_emnist_is_one_in_62_classes() -> None:
     assert chance_level(RECIPES["fedsam_emnist"](Scale("paper", Path("data")))) == pytest.approx(100 / 62)
 
 
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_every_study_has_a_chance_level(name: str, size: Size) -> None:
+    """The page of a study needs it, and a missing one would show only after all runs."""
+    assert 0 < chance_level(RECIPES[name](Scale(size, Path("data")))) <= 50
+
+
 def test_page_lists_shared_settings_that_have_an_effect() -> None:
     experiment = Scale("quick", None).experiment
     cells = [
