@@ -65,7 +65,7 @@ def test_half_started_cluster_is_removed_and_another_starts_on_a_new_port() -> N
     ended = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     # On a busy machine, fedraa allows more tries.
-    assert re.fullmatch(r"Ray .*: late; .* 2 of \d+\n", ended.stderr)
+    assert re.fullmatch(r"engine: .* late; .* 2 of \d+\n", ended.stderr)
 
 
 BARE = """
