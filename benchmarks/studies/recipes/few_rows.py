@@ -13,6 +13,7 @@ from benchmarks.studies.recipes.ramfed import (
     ramfed_table2_cifar10,
     ramfed_table2_mnist,
     ramfed_table3_agnews,
+    reprune_fields,
 )
 from benchmarks.studies.recipes.scale import Scale
 from benchmarks.studies.study import Cell, Study
@@ -41,23 +42,16 @@ def ramfed_prunefl(scale: Scale) -> Study:
     study = _take_rows(whole, "ramfed_prunefl", ("prunefl L", "ram-fed S"), "RAM-Fed, Table 2")
     if scale.paper:
         return study
-    # Each column: the fields that differ from the table, and the rounds between two prunings of PruneFL.
-    columns: dict[str, tuple[dict[str, Any], int]] = {
-        "α = 0.1, 5 local steps": (
-            {"dirichlet": 0.1, "local_epochs": None, "local_steps": 5, "rounds": 400, "eval_every": 20},
-            40,
-        ),
-        "α = 0.01, 3 of 10 clients": (
-            {"dirichlet": 0.01, "local_epochs": 1, "lr": 0.01, "rounds": 100, "eval_every": 5}
-            | {"participation": "sample:3"},
-            10,
-        ),
+    steps = {"dirichlet": 0.1, "local_epochs": None, "local_steps": 5, "rounds": 400, "eval_every": 20}
+    few = {"dirichlet": 0.01, "local_epochs": 1, "lr": 0.01, "rounds": 100, "eval_every": 5}
+    columns: dict[str, dict[str, Any]] = {
+        "α = 0.1, 5 local steps": steps,
+        "α = 0.01, 3 of 10 clients": few | {"participation": "sample:3"},
     }
     table = {cell.row: cell for cell in study.cells}
     cells = []
-    for (column, (common, between)), (row, cell) in product(columns.items(), table.items()):
-        own = {"submodel.reprune_every": between} if row == "prunefl L" else {}
-        fields = split_paths(common | own, cell.experiment.override)
+    for (column, common), (row, cell) in product(columns.items(), table.items()):
+        fields = split_paths(common | reprune_fields(row, common["rounds"]), cell.experiment.override)
         paper = cell.paper if "0.1," in column else {}
         cells.append(Cell(row, with_fields(cell.experiment, fields), column, paper))
     notes = (

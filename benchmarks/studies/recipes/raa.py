@@ -30,7 +30,7 @@ REPRUNE_EVERY_3 = {"submodel.reprune_every": 3}
 LATENCIES = {"0.1": 1.6, "0.3": 3.2}
 
 
-def _make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
+def make_experiment(scale: Scale, dataset: str, **own: Any) -> Experiment:
     """Return an experiment with the settings of the Fed-RAA paper's appendix, such as batches of 128, and with `own`.
 
     Args:
@@ -99,7 +99,7 @@ def raa_baselines(scale: Scale) -> Study:
     # The time limit is twice the time in which the slowest method reaches the target.
     shorter: dict[str, Any] = scale.pick_value({"time": 8.0}, {}, {})
     cells = [
-        Cell(row, _make_experiment(scale, dataset, **own, **shorter), dataset, papers[number])
+        Cell(row, make_experiment(scale, dataset, **own, **shorter), dataset, papers[number])
         for (number, dataset), (row, (own, papers)) in product(enumerate(datasets), BASELINES.items())
     ]
     notes = (CLOCK, OPEN, *scale.pick_value((SMALL, MNIST_NUMBERS), (MNIST_NUMBERS,), ()))
@@ -129,7 +129,7 @@ def raa_own_time(scale: Scale) -> Study:
     cells = []
     for row, (own, paper) in rows.items():
         asynchronous = own["method"] in ("fed-raa", "fedasync")
-        experiment = _make_experiment(scale, dataset, **own | {"time": longest[not asynchronous]})
+        experiment = make_experiment(scale, dataset, **own | {"time": longest[not asynchronous]})
         cells.append(Cell(row, experiment, dataset, {accuracy.name: paper[ACCURACY.name]} if paper else {}))
     return Study(
         "raa_own_time",
@@ -158,7 +158,7 @@ def raa_cut_layers(scale: Scale) -> Study:
         "fedasync (Fed-Sync)": {"method": "fedasync", "mixing": 0.6, "eval_every": 1},
     }
     common: dict[str, Any] = {"model": "cnn", "time": scale.pick_value(4.0, 20.0, 60.0)}
-    cells = [Cell(row, _make_experiment(scale, dataset, **own | common), dataset) for row, own in rows.items()]
+    cells = [Cell(row, make_experiment(scale, dataset, **own | common), dataset) for row, own in rows.items()]
     return Study(
         "raa_cut_layers",
         f"Which layers of a CNN are cut into fragments, M = 3, {dataset} (Fed-RAA, Appendix C.1)",
@@ -189,7 +189,7 @@ def raa_clock(scale: Scale) -> Study:
     cells = [
         Cell(
             row,
-            _make_experiment(scale, dataset, **_raa_fields(fragments=fragments) | own | shorter),
+            make_experiment(scale, dataset, **_raa_fields(fragments=fragments) | own | shorter),
             f"M = {fragments}",
         )
         for fragments, (row, own) in product((3, 4), rows.items())
@@ -228,7 +228,7 @@ def raa_schedules(scale: Scale) -> Study:
         ),
     }
     cells = [
-        Cell(row, _make_experiment(scale, dataset, **own), dataset, papers[number])
+        Cell(row, make_experiment(scale, dataset, **own), dataset, papers[number])
         for (number, dataset), (row, (own, papers)) in product(enumerate(datasets), rows.items())
     ]
     return Study(
@@ -248,7 +248,7 @@ def raa_beta(scale: Scale) -> Study:
     counts = scale.pick_value((3,), (3,), (2, 3, 4, 5))
     cells = []
     for dataset, fragments, beta in product(scale.pick_value(*DATASETS), counts, (0.1, 0.3, 0.5, 0.7, 0.9)):
-        experiment = _make_experiment(scale, dataset, **_raa_fields(compute=_slow_fleet(beta), fragments=fragments))
+        experiment = make_experiment(scale, dataset, **_raa_fields(compute=_slow_fleet(beta), fragments=fragments))
         cells.append(Cell(f"β = {beta:g}", experiment, f"{dataset}, M = {fragments}"))
     return _trend_study(
         scale,
@@ -269,7 +269,7 @@ def raa_beta(scale: Scale) -> Study:
 def raa_fragments(scale: Scale) -> Study:
     """Vary the number of fragments of Fed-RAA from 2 to 5: Figure 6 of the paper."""
     cells = [
-        Cell(f"M = {fragments}", _make_experiment(scale, dataset, **_raa_fields(fragments=fragments)), dataset)
+        Cell(f"M = {fragments}", make_experiment(scale, dataset, **_raa_fields(fragments=fragments)), dataset)
         for dataset, fragments in product(scale.pick_value(*DATASETS), (2, 3, 4, 5))
     ]
     return _trend_study(
@@ -298,9 +298,9 @@ def raa_in_flight(scale: Scale) -> Study:
     for fragments in (2, 3, 4, 5):
         for row, own in rows.items():
             fields = _raa_fields(fragments=fragments) | own | shorter
-            cells.append(Cell(row, _make_experiment(scale, dataset, **fields), f"M = {fragments}"))
+            cells.append(Cell(row, make_experiment(scale, dataset, **fields), f"M = {fragments}"))
         whole = {"method": "fedasync", "mixing": 0.6, "eval_every": 1} | shorter
-        cells.append(Cell("fedasync", _make_experiment(scale, dataset, **whole), f"M = {fragments}"))
+        cells.append(Cell("fedasync", make_experiment(scale, dataset, **whole), f"M = {fragments}"))
     return Study(
         "raa_in_flight",
         f"Gre-RAA with tasks in flight, M = 2 to 5 fragments, {dataset} (Fed-RAA, Table 3)",
@@ -331,9 +331,7 @@ def raa_latency(scale: Scale) -> Study:
     for (latency, (fleet, factor)), (name, scheduler) in product(fleets.items(), schedulers.items()):
         for fragments in (2, 3, 4, 5):
             own = _raa_fields(fragments=fragments, scheduler=scheduler, compute=fleet, time=shortest * factor)
-            cells.append(
-                Cell(f"M = {fragments}", _make_experiment(scale, dataset, **own), f"latency {latency}, {name}")
-            )
+            cells.append(Cell(f"M = {fragments}", make_experiment(scale, dataset, **own), f"latency {latency}, {name}"))
     return Study(
         "raa_latency",
         f"Number M of fragments if every task has a latency, {dataset} (Fed-RAA, Figure 6)",

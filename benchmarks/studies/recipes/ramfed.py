@@ -246,7 +246,7 @@ def _table_study(
         common = {"local_steps": 5} | common
     cells = []
     for alpha, (row, numbers) in product(at, paper.items()):
-        own = SETTINGS | ROWS[row] | {"dirichlet": alpha} | _reprune_fields(row, common["rounds"])
+        own = SETTINGS | ROWS[row] | {"dirichlet": alpha} | reprune_fields(row, common["rounds"])
         papers = {ACCURACY.name: numbers[concentrations.index(alpha)]}
         cells.append(Cell(row, scale.experiment(**common | own), f"α = {alpha:g}", papers))
     notes = [f"The paper does not state its rounds; {common['rounds']} are run here on {common['dataset']}."]
@@ -257,7 +257,7 @@ def _table_study(
     return Study(name, title, cells, (ACCURACY, CLIENT_WORST), "ram-fed L", notes=notes, seeds=seeds)
 
 
-def _reprune_fields(row: str, rounds: int) -> dict[str, Any]:
+def reprune_fields(row: str, rounds: int) -> dict[str, Any]:
     """Return the field that sets the number of rounds between two prunings, or no field.
 
     By default PruneFL prunes every fifty rounds. In a run of under 500 rounds, the field makes it prune ten times.
