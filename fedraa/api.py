@@ -4,7 +4,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,20 +19,19 @@ from fedraa.callbacks.failure_warnings import FailureWarnings
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment, with_fields
-from fedraa.config.processes import cluster_address
+from fedraa.config.processes import cluster_address, count_workers
 from fedraa.config.sections import ClusterOptions
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
 from fedraa.engine.executor import LocalExecutor
-from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.objects import split_objects
+from fedraa.engine.process_executor import ProcessExecutor
 from fedraa.engine.process_guard import exclusive_process, refuse_nested_run, run_alone
 from fedraa.engine.resume import extend_limits, load_for_resume, resume_command, suggest_continuation
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import find_no_step, issue_warnings
 from fedraa.engine.session import RunSession
 from fedraa.engine.stop_signals import stop_on_interrupt, stop_on_termination
-from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import CallbackRaised, InputError, Interrupted, Unwritable, WorkersLost
 from fedraa.rundir.atomic_files import raise_unwritable
 from fedraa.rundir.file_names import CONFIG, SUMMARY
@@ -360,20 +359,18 @@ def open_calls(
 
 
 def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
-    """Run in this process, and return False if the run was stopped. Raises CallbackRaised if a callback failed."""
+    """Run without Ray, and return False if the run was stopped. Raises CallbackRaised if a callback failed."""
     experiment = spec.experiment
     torch.set_num_threads(experiment.threads_per_worker)
-    device = choose_device(experiment.device)
-    worker = make_worker_spec(spec)
-    evaluator = worker.evaluator(spec.evaluation_data, device)
-    executor = LocalExecutor(worker.trainer(device), evaluator, spec.data, experiment.vmap_batch)
     stop = Event()
+    workers = count_workers(experiment, experiment.client_count)
+    executor = LocalExecutor.of(spec) if workers == 1 else ProcessExecutor(spec, workers)
 
     def stop_run() -> None:
         stop.set()
         executor.drop()
 
-    with stop_on_interrupt(stop_run), stop_on_termination(stop_run):
+    with closing(executor), stop_on_interrupt(stop_run), stop_on_termination(stop_run):
         callbacks.start(spec.make_start(directory, resumed=resume))
         return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
 

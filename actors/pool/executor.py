@@ -25,7 +25,7 @@ from actors.pool.handles import (
     describe_death,
 )
 from actors.pool.liveness import Heartbeat, LivenessProbe, actor_class
-from actors.pool.queues import Queues
+from fedraa.engine.task_queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.ray_versions import AnyRef
 from actors.worker.worker import Worker

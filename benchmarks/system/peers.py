@@ -85,8 +85,9 @@ PFL = ("pfl==0.6.0",)
 SYSTEMS = {
     "bare": System(("run_bare.py",), asynchronous=True),
     "fedraa-local": System(("run_fedraa.py", "local", "1"), asynchronous=True),
+    "fedraa-local-2": System(("run_fedraa.py", "local", "1", "2"), asynchronous=True),
     "fedraa-local-stacked": System(("run_fedraa.py", "local", "10")),
-    "fedraa-ray": System(("run_fedraa.py", "ray", "1"), asynchronous=True),
+    "fedraa-ray": System(("run_fedraa.py", "ray", "1", "2"), asynchronous=True),
     "pfl": System(("run_pfl.py",), PFL),
     "pfl-2": System((*TORCHRUN, "run_pfl.py"), PFL),
     "flower": System(("run_flower.py",), ("flwr[simulation]==1.42.0",)),

@@ -16,10 +16,13 @@ CALLS_PER_WORKER = 2
 def count_workers(options: ClusterOptions, clients: int) -> int:
     """Return the number of worker processes of a run.
 
-    By default each core of this machine has a worker, but there are no more workers than clients.
+    By default, a run on Ray has a worker for each core of this machine, but at most one per client. Any other run has
+    one worker, which is the process of the run itself.
     """
     if options.resources is not None:
         return sum(parse_group(text).workers for text in options.resources)
+    if options.workers is None and options.engine == "local":
+        return 1
     return options.workers or min(clients, os.cpu_count() or 1)
 
 

@@ -6,11 +6,14 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, Self
 
 from fedraa.client import Work
 from fedraa.client.task_trainer import TaskTrainer
 from fedraa.data import Federated
+from fedraa.engine.factories import make_worker_spec
+from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.worker_spec import choose_device
 from fedraa.errors import InputError, RunFailed, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
@@ -112,6 +115,28 @@ def fault_of_task(task: Task, worker: int, error: BaseException) -> Fault:
     return Fault(task.id, worker, format_error(error), may_be_client_fault(error), input_error)
 
 
+def train_together(
+    trainer: TaskTrainer, data: Federated, tasks: Sequence[Task], worker: int = 0
+) -> Sequence[Update | Fault] | None:
+    """Train tasks as one batched computation and return their outcomes. Return None if one of several tasks failed.
+
+    Args:
+        trainer: The trainer.
+        data: The data of the clients.
+        tasks: The tasks.
+        worker: The number of the worker, for faults.
+    """
+    try:
+        with trap_system_exit():
+            return trainer.train_all([Work(task, *data.shard(task.client, task.turn)) for task in tasks])
+    # The client's code and data may raise any exception.
+    except Exception as error:
+        trainer.reset()
+        if len(tasks) > 1:
+            return None
+        return [fault_of_task(tasks[0], worker, error)]
+
+
 class _Dropped(BaseException):
     """The exception that interrupts training after a request to stop."""
 
@@ -124,6 +149,14 @@ class LocalExecutor:
     """
 
     workers = 1
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> Self:
+        """Return the executor of a run."""
+        device = choose_device(spec.experiment.device)
+        worker = make_worker_spec(spec)
+        evaluator = worker.evaluator(spec.evaluation_data, device)
+        return cls(worker.trainer(device), evaluator, spec.data, spec.experiment.vmap_batch)
 
     def __init__(self, trainer: TaskTrainer, evaluator: Evaluator, data: Federated, stack: int = 1) -> None:
         self._trainer = trainer
@@ -194,25 +227,13 @@ class LocalExecutor:
         stack = [first]
         if task not in self._alone:
             stack += islice(alike, self._stack - 1)
-        outcomes = self.train_together(self._trainer, stack)
+        outcomes = train_together(self._trainer, self._data, stack)
         numbers = [stacked.id for stacked in stack]
         if outcomes is None:
             self._alone.update(numbers)
             self._train_stack(task)
         else:
             self._trained |= zip(numbers, outcomes, strict=True)
-
-    def train_together(self, trainer: TaskTrainer, tasks: Sequence[Task]) -> Sequence[Update | Fault] | None:
-        """Train tasks together and return their outcomes. Return None if one of several tasks failed."""
-        try:
-            with trap_system_exit():
-                return trainer.train_all([Work(task, *self._data.shard(task.client, task.turn)) for task in tasks])
-        # The client's code and data may raise any exception.
-        except Exception as error:
-            trainer.reset()
-            if len(tasks) > 1:
-                return None
-            return [fault_of_task(tasks[0], 0, error)]
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         # On the wall clock, no task is trained before the loop waits for it.

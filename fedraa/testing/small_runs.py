@@ -18,7 +18,7 @@ import torch
 
 from fedraa.client.task_trainer import TaskTrainer
 from fedraa.engine.build import build_run
-from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.executor import LocalExecutor, train_together
 from fedraa.engine.factories import make_server, make_worker_spec
 from fedraa.engine.loop import Loop
 from fedraa.engine.loop_options import LoopOptions
@@ -71,7 +71,7 @@ class TwoWorkers(LocalExecutor):
     def _train_stack(self, task: int) -> None:
         waiting = [work for number, work in self._tasks.items() if number not in self._trained]
         for work in reversed(waiting):
-            self._trained |= zip([work.id], self.train_together(self._trainer, [work]) or (), strict=True)
+            self._trained |= zip([work.id], train_together(self._trainer, self._data, [work]) or (), strict=True)
             self._trainer, self._other = self._other, self._trainer
 
 

@@ -1,6 +1,7 @@
 """Train the workload with fedraa.
 
-The arguments are the file of the workload, the engine, and the value of `--vmap-batch`.
+The arguments are the file of the workload, the engine, the value of `--vmap-batch`, and the number of workers if it is
+not the default.
 """
 
 import sys
@@ -19,6 +20,7 @@ def main() -> None:
     """Train all rounds. Report the time at which each round ended, and the final accuracy."""
     work = Work.read()
     engine, stack = sys.argv[2], int(sys.argv[3])
+    workers = int(sys.argv[4]) if len(sys.argv) > 4 else None
     x_train, y_train, x_test, y_test = (
         np.asarray(work.array(name)) for name in ("x_train", "y_train", "x_test", "y_test")
     )
@@ -45,7 +47,7 @@ def main() -> None:
             momentum=0.0,
             checkpoint_every=settings["eval_every"],
             engine=engine,
-            workers=2 if engine == "ray" else None,
+            workers=workers,
             vmap_batch=stack,
             quiet=True,
             out=out,

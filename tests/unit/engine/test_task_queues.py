@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from actors.pool.queues import Queues
+from fedraa.engine.task_queues import Queues
 from fedraa.messages import Task
 
 

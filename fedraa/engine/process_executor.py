@@ -1,0 +1,381 @@
+"""The executor that trains tasks in worker processes on this machine, without Ray."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from fedraa.config.processes import CALLS_PER_WORKER
+from fedraa.engine.factories import make_worker_spec
+from fedraa.engine.run_spec import RunSpec
+from fedraa.engine.shared_memory import ALIGNMENT, INLINE_BYTES, Lease, Packed, Piece, Slots, count_room, pack, unpack, write
+from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
+from fedraa.engine.task_queues import Queues
+from fedraa.engine.worker_process import Answer, Evaluate, Request, Start, Train
+from fedraa.errors import InputError, RunFailed, WorkersLost
+from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector, values_of
+
+# A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
+MAX_DEATHS = 3
+# Seconds between two looks for answers while the server sends the tasks of a round.
+RECEIVE_SECONDS = 0.005
+
+# With `-m`, the classes of this module would be pickled as classes of `__main__`.
+PROGRAM = "from fedraa.engine.worker_process import main; main()"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class PendingEvaluation:
+    """An evaluation in a worker process. If the process dies, another one repeats the evaluation.
+
+    Attributes:
+        params: A copy [d] of the model.
+        kept: The values that clients keep for their personal models.
+        receive: `ProcessExecutor.receive`, which waits for an answer.
+        evaluation: The result; None until the evaluation is finished.
+        failures: The number of failed attempts.
+    """
+
+    params: Vector
+    kept: State
+    receive: Callable[[float], bool]
+    evaluation: Evaluation | None = None
+    failures: int = 0
+
+    def result(self, timeout: float) -> Evaluation | None:
+        give_up = time.monotonic() + timeout
+        while self.evaluation is None and self.receive(give_up):
+            pass
+        return self.evaluation
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """A pickled call in the shared memory.
+
+    Attributes:
+        lease: The slot of the message. Its bytes stay unchanged as long as this object exists.
+        body: The place of the pickled call.
+        pieces: The places of the call's large arrays.
+    """
+
+    lease: Lease
+    body: Piece
+    pieces: list[Piece]
+
+
+@dataclass(eq=False)
+class Call:
+    """A call that a worker process has not answered.
+
+    Attributes:
+        message: The message, which must not be overwritten before the call has ended.
+        reply: The slot for the large arrays of the answer; None without such arrays.
+        tasks: The tasks to train. They hold the shared buffers that the message names.
+        evaluation: The evaluation, if the call is one.
+        work: The amount of work of all tasks.
+    """
+
+    message: Message
+    reply: Lease | None = None
+    tasks: list[Task] = field(default_factory=list)
+    evaluation: PendingEvaluation | None = None
+    work: float = 0.0
+
+
+@dataclass(eq=False)
+class WorkerHandle:
+    """A worker process, and its calls that have not ended, in order. Its first call starts the worker.
+
+    Attributes:
+        deaths: The number of deaths since the worker last finished a call.
+    """
+
+    number: int
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    deaths: int
+    calls: deque[Call] = field(default_factory=deque)
+    is_ready: bool = False
+
+
+class ProcessExecutor:
+    """An executor that trains tasks in worker processes on this machine.
+
+    The processes exchange short messages through sockets, and arrays through shared memory. A process that dies is
+    replaced, and its tasks are trained again. A process that hangs is not replaced; the engine `ray` replaces it.
+
+    Args:
+        spec: The run.
+        workers: The number of worker processes.
+    """
+
+    def __init__(self, spec: RunSpec, workers: int) -> None:
+        self.workers = workers
+        self._offsets = spec.data.offsets
+        self._slots = Slots()
+        # The places of shared buffers, by the address of their bytes in this process.
+        self._shared: dict[int, Piece] = {}
+        self._queues = Queues(1, None, self._task_work, spec.experiment.vmap_batch)
+        self._evaluations: deque[PendingEvaluation] = deque()
+        self._outcomes: dict[int, Update | Fault] = {}
+        self._faults: deque[Fault] = deque()
+        self._receive_at = 0.0
+        self._last_death = ""
+        # Workers end when no process has the second end of this pipe any more.
+        self._lifeline = os.pipe()
+        # The processes load their libraries while this process packs the data.
+        self._handles = {number: self._create_process(number) for number in range(workers)}
+        experiment = spec.experiment
+        start = Start(
+            make_worker_spec(spec), spec.data, spec.evaluation_data, experiment.device, experiment.threads_per_worker
+        )
+        self._start = self._write_message(pack(start, dump=cloudpickle.dumps))
+        for handle in self._handles.values():
+            self._send(handle, Call(self._start))
+
+    def await_workers(self, timeout: float) -> bool:
+        give_up = time.monotonic() + timeout
+        while not self._are_ready() and self.receive(give_up):
+            pass
+        return self._are_ready()
+
+    def share(self, params: Vector) -> SharedBuffer:
+        """Return a buffer with a copy of the parameters in the shared memory, if they are large enough."""
+        if params.nbytes < INLINE_BYTES:
+            return SharedBuffer(params)
+        lease = self._slots.lease(params.nbytes)
+        [piece] = write([memoryview(params).cast("B")], lease.place, lease.content)
+        values = np.frombuffer(memoryview(lease.content)[: params.nbytes].toreadonly(), params.dtype)
+        shared = SharedBuffer(values)
+        address = _find_address(memoryview(values))
+        self._shared[address] = piece
+        weakref.finalize(shared, self._shared.pop, address).atexit = False
+        return shared
+
+    def submit(self, task: Task, due: float) -> None:
+        self._queues.submit(task, due)
+        self._fill_queues()
+        # The dispatch of a large round takes longer than the first calls. Workers that end them get new calls here.
+        if time.monotonic() >= self._receive_at:
+            self._receive_at = time.monotonic() + RECEIVE_SECONDS
+            self.receive(give_up=0.0)
+
+    def wait(self, task: int, timeout: float) -> Update | Fault | None:
+        give_up = time.monotonic() + timeout
+        while not self._faults and task not in self._outcomes and self.receive(give_up):
+            pass
+        return self._faults.popleft() if self._faults else self._outcomes.pop(task, None)
+
+    def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
+        if not self._outcomes and not self._faults:
+            self.receive(time.monotonic() + timeout)
+        outcomes = [*self._faults, *self._outcomes.values()]
+        self._faults.clear()
+        self._outcomes.clear()
+        return outcomes
+
+    def cancel(self, task: int) -> None:
+        self._outcomes.pop(task, None)
+        self._queues.cancel(task)
+
+    def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
+        pending = PendingEvaluation(params.copy(), kept, self.receive)
+        self._evaluations.append(pending)
+        self._fill_queues()
+        return pending
+
+    def busy(self) -> tuple[int, int]:
+        ready = [handle for handle in self._handles.values() if handle.is_ready]
+        return sum(bool(handle.calls) for handle in ready), len(ready)
+
+    def drop(self) -> None:
+        """Do nothing. The loop does not wait for tasks in other processes after a request to stop."""
+
+    def close(self) -> None:
+        for handle in self._handles.values():
+            end_process(handle)
+        self._handles.clear()
+        for end in self._lifeline:
+            os.close(end)
+        self._slots.close()
+
+    def receive(self, give_up: float) -> bool:
+        """Wait until a worker answers or dies, and handle it.
+
+        Return False if neither happens by the monotonic time `give_up`. Raise WorkersLost if no worker is left.
+        """
+        if not self._handles:
+            died = f"{self.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last_death}"
+            raise WorkersLost("workers", f"none is left: {died}")
+        handles = {handle.connection: handle for handle in self._handles.values()}
+        ready = wait(list(handles), max(0.0, give_up - time.monotonic()))
+        for connection in ready:
+            assert isinstance(connection, Connection)
+            self._receive_answer(handles[connection])
+        self._fill_queues()
+        return bool(ready) or time.monotonic() < give_up
+
+    def _are_ready(self) -> bool:
+        return all(handle.is_ready for handle in self._handles.values())
+
+    def _create_process(self, number: int, deaths: int = 0) -> WorkerHandle:
+        own, theirs = Pipe()
+        descriptors = (theirs.fileno(), self._slots.memory.descriptor, self._lifeline[0])
+        program = [sys.executable, "-c", PROGRAM, str(number), *map(str, descriptors)]
+        # The process finds the modules that this process finds, such as those beside the user's script.
+        variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
+        process = subprocess.Popen(program, env=os.environ | variables, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+        theirs.close()
+        return WorkerHandle(number, process, own, deaths)
+
+    def _write_message(self, packed: Packed) -> Message:
+        """Write a pickled call and its large arrays into the shared memory. Shared buffers are there already."""
+        known = [self._shared.get(_find_address(array)) for array in packed.arrays]
+        new = [array for array, piece in zip(packed.arrays, known, strict=True) if piece is None]
+        contents = [*new, memoryview(packed.body)]
+        lease = self._slots.lease(count_room(contents))
+        *written, body = write(contents, lease.place, lease.content)
+        places = iter(written)
+        return Message(lease, body, [piece or next(places) for piece in known])
+
+    def _send(self, handle: WorkerHandle, call: Call) -> None:
+        handle.calls.append(call)
+        reply = None if call.reply is None else call.reply.place
+        # A broken connection is handled when it is read.
+        with suppress(ConnectionError):
+            handle.connection.send(Request(call.message.body, call.message.pieces, reply))
+
+    def _fill_queues(self) -> None:
+        """Send waiting evaluations and tasks, ordered by due time, to the workers with the fewest calls."""
+        while self._handles and (self._evaluations or self._queues.has_waiting(0)):
+            handle = min(self._handles.values(), key=lambda handle: len(handle.calls))
+            if self._evaluations:
+                pending = self._evaluations.popleft()
+                message = self._write_message(pack(Evaluate(pending.params, pending.kept)))
+                self._send(handle, Call(message, evaluation=pending))
+            elif len(handle.calls) < CALLS_PER_WORKER:
+                self._send_tasks(handle, self._queues.take(0, CALLS_PER_WORKER * len(self._handles)))
+            else:
+                return
+
+    def _send_tasks(self, handle: WorkerHandle, tasks: list[Task]) -> None:
+        message = self._write_message(pack(Train([_with_values(task) for task in tasks])))
+        # The answer has the trained parameters and the buffers that the task asks for.
+        room = sum((1 + len(task.asks)) * (task.nbytes + ALIGNMENT) for task in tasks)
+        work = sum(map(self._task_work, tasks))
+        self._send(handle, Call(message, self._slots.lease(room), tasks, work=work))
+
+    def _task_work(self, task: Task) -> float:
+        """Return a task's number of samples times its number of parameters, which is about proportional to its time."""
+        samples = self._offsets[task.client + 1] - self._offsets[task.client]
+        return float(int(samples) * task.size)
+
+    def _receive_answer(self, handle: WorkerHandle) -> None:
+        try:
+            answer: Answer = handle.connection.recv()
+        except (EOFError, ConnectionError):
+            self._replace_worker(handle, f"worker died (exit code {handle.process.wait()})")
+            return
+        call = handle.calls.popleft()
+        content: Any = call.reply and call.reply.content
+        result = unpack(answer.body, answer.pieces, lambda slot: content)
+        if not handle.is_ready:
+            # The answer to Start is an error or None.
+            if result is not None:
+                self._replace_worker(handle, f"worker did not start: {result}")
+            handle.is_ready = True
+        elif call.evaluation is not None:
+            self._end_evaluation(call.evaluation, result)
+        else:
+            handle.deaths = 0
+            self._end_tasks(call, result)
+
+    def _end_tasks(self, call: Call, outcomes: list[Update | Fault]) -> None:
+        for task, outcome in zip(call.tasks, outcomes, strict=True):
+            is_update = isinstance(outcome, Update)
+            if self._queues.ended(task, well=is_update):
+                self._outcomes[task.id] = outcome
+        seconds = sum(outcome.seconds for outcome in outcomes if isinstance(outcome, Update))
+        if seconds:
+            self._queues.record_duration(seconds, call.work)
+
+    def _end_evaluation(self, pending: PendingEvaluation, result: Evaluation | InputError | str) -> None:
+        if isinstance(result, InputError):
+            raise result
+        if isinstance(result, str):
+            raise RunFailed("evaluation", f"it failed with {result}")
+        pending.evaluation = result
+
+    def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
+        """End a worker, and start a new one. After `MAX_DEATHS` deaths in a row, no new worker is started.
+
+        The first call of the worker may be the cause. The other calls are sent again.
+        """
+        end_process(handle)
+        del self._handles[handle.number]
+        self._last_death = cause
+        deaths = handle.deaths + 1
+        if deaths < MAX_DEATHS:
+            new = self._handles[handle.number] = self._create_process(handle.number, deaths)
+            self._send(new, Call(self._start))
+        else:
+            cause += f"; not replaced after {deaths} deaths in a row"
+            logger.warning("worker %d: %s; workers left: %d", handle.number, cause, len(self._handles))
+        if not handle.calls:
+            self._faults.append(Fault(None, handle.number, cause))
+            return
+        culprit, *others = handle.calls
+        self._fail_call(culprit, handle.number, cause)
+        for call in others:
+            self._queues.again(call.tasks)
+            if call.evaluation is not None:
+                self._evaluations.append(call.evaluation)
+
+    def _fail_call(self, call: Call, worker: int, cause: str) -> None:
+        """Store the fault of a call whose worker has died. Send each of several tasks again in a separate call."""
+        if len(call.tasks) == 1:
+            [task] = call.tasks
+            if self._queues.ended(task, well=False):
+                self._outcomes[task.id] = Fault(task.id, worker, cause)
+            return
+        if call.tasks:
+            cause += f"; each of its {len(call.tasks)} tasks is sent again in a separate call"
+            self._queues.again(call.tasks, alone=True)
+        self._faults.append(Fault(None, worker, cause))
+        if call.evaluation is not None:
+            call.evaluation.failures += 1
+            if call.evaluation.failures == MAX_TASK_ATTEMPTS:
+                raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {cause}")
+            self._evaluations.append(call.evaluation)
+
+
+def end_process(handle: WorkerHandle) -> None:
+    handle.process.kill()
+    handle.process.wait()
+    handle.connection.close()
+
+
+def _with_values(task: Task) -> Task:
+    """Return a task whose buffers are arrays, which can be pickled."""
+    return replace(task, buffer=task.params, extras={name: task.extra_values(name) for name in task.extras})
+
+
+def _find_address(array: memoryview) -> int:
+    """Return the address of an array's first byte in this process."""
+    address: int = np.frombuffer(array, np.uint8).__array_interface__["data"][0]
+    return address

@@ -1,0 +1,160 @@
+"""Memory that a process shares with its child processes, and objects whose arrays are in this memory."""
+
+import math
+import mmap
+import os
+import pickle
+import tempfile
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+# Smaller arrays are a part of the pickled object.
+INLINE_BYTES = 2**14
+# Arrays begin at multiples of this number, which is the size of a cache line.
+ALIGNMENT = 64
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Place(NamedTuple):
+    """A part of the shared memory, in bytes."""
+
+    start: int
+    size: int
+
+
+class SharedMemory:
+    """An unnamed file in memory. It disappears with the last process that has opened it, even if this process is killed.
+
+    Args:
+        descriptor: The file descriptor, which a child process inherits.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._maps: dict[Place, mmap.mmap] = {}
+
+    @classmethod
+    def create(cls) -> "SharedMemory":
+        if hasattr(os, "memfd_create"):
+            return cls(os.memfd_create("fedraa"))
+        with tempfile.TemporaryFile() as file:
+            return cls(os.dup(file.fileno()))
+
+    def view(self, place: Place) -> memoryview:
+        """Return the bytes of a slot that `Slots` has allocated."""
+        if place not in self._maps:
+            self._maps[place] = mmap.mmap(self.descriptor, place.size, offset=place.start)
+        return memoryview(self._maps[place])
+
+
+@dataclass(frozen=True, eq=False)
+class Lease:
+    """A slot of the shared memory that is in use. It is free again when no array uses its bytes any more."""
+
+    place: Place
+    content: Bytes
+
+
+class Slots:
+    """The slots of a shared memory. Only the process that created the memory allocates slots."""
+
+    def __init__(self) -> None:
+        self.memory = SharedMemory.create()
+        self._free: list[Place] = []
+        self._end = 0
+
+    def lease(self, size: int) -> Lease:
+        """Return a slot of at least `size` bytes."""
+        fitting = (place for place in self._free if size <= place.size <= max(2 * size, mmap.ALLOCATIONGRANULARITY))
+        place = min(fitting, key=lambda place: place.size, default=None)
+        if place is None:
+            place = self._allocate(size)
+        else:
+            self._free.remove(place)
+        content = np.frombuffer(self.memory.view(place), np.uint8)
+        weakref.finalize(content, self._free.append, place).atexit = False
+        return Lease(place, content)
+
+    def close(self) -> None:
+        """Close the file. Arrays in the shared memory stay valid."""
+        os.close(self.memory.descriptor)
+
+    def _allocate(self, size: int) -> Place:
+        unit = mmap.ALLOCATIONGRANULARITY
+        place = Place(self._end, max(1, -(-size // unit)) * unit)
+        self._end += place.size
+        os.ftruncate(self.memory.descriptor, self._end)
+        return place
+
+
+class Piece(NamedTuple):
+    """The place of an array in the shared memory: the slot, and the array's first byte and size in the slot."""
+
+    slot: Place
+    start: int
+    size: int
+
+
+class Packed(NamedTuple):
+    """A pickled object, and the bytes of its large arrays, which are not in `body`."""
+
+    body: bytes
+    arrays: list[memoryview]
+
+
+def pack(value: object, room: float = math.inf, dump: Callable[..., bytes] = pickle.dumps) -> Packed:
+    """Pickle an object without its large arrays.
+
+    Args:
+        value: The object.
+        room: The bytes that all large arrays may need together. Arrays that do not fit are pickled with the object.
+        dump: `pickle.dumps`, or a function with the same arguments.
+    """
+    arrays: list[memoryview] = []
+
+    def keep_in_body(buffer: pickle.PickleBuffer) -> bool:
+        array = buffer.raw()
+        if array.nbytes < INLINE_BYTES or count_room([*arrays, array]) > room:
+            return True
+        arrays.append(array)
+        return False
+
+    return Packed(dump(value, protocol=5, buffer_callback=keep_in_body), arrays)
+
+
+def count_room(arrays: Iterable[memoryview]) -> int:
+    """Return the bytes that `write` needs for arrays."""
+    return sum(_align(array.nbytes) for array in arrays)
+
+
+def write(arrays: Iterable[memoryview], slot: Place, content: Any) -> list[Piece]:
+    """Copy arrays into a slot with the bytes `content`, and return their places."""
+    pieces = []
+    start = 0
+    for array in arrays:
+        content[start : start + array.nbytes] = array
+        pieces.append(Piece(slot, start, array.nbytes))
+        start += _align(array.nbytes)
+    return pieces
+
+
+def unpack(body: bytes, pieces: Iterable[Piece], find: Callable[[Place], Any]) -> Any:
+    """Return the object. Its large arrays are read-only views of the shared memory.
+
+    Args:
+        body: The pickled object.
+        pieces: The places of the large arrays.
+        find: Returns the bytes of a slot.
+    """
+    views = [memoryview(find(slot))[start : start + size].toreadonly() for slot, start, size in pieces]
+    return pickle.loads(body, buffers=views)
+
+
+def _align(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
