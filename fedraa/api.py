@@ -30,6 +30,7 @@ from fedraa.engine.process_guard import exclusive_process, refuse_nested_run, ru
 from fedraa.engine.resume import extend_limits, load_for_resume, resume_command, suggest_continuation
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import find_no_step, issue_warnings
+from fedraa.engine.sendable import refuse_unsendable
 from fedraa.engine.session import RunSession
 from fedraa.engine.stop_signals import stop_on_interrupt, stop_on_termination
 from fedraa.errors import CallbackRaised, InputError, Interrupted, Unwritable, WorkersLost
@@ -364,7 +365,12 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
     torch.set_num_threads(experiment.threads_per_worker)
     stop = Event()
     workers = count_workers(experiment, experiment.client_count)
-    executor = LocalExecutor.of(spec) if workers == 1 else ProcessExecutor(spec, workers)
+    executor: LocalExecutor | ProcessExecutor
+    if workers == 1:
+        executor = LocalExecutor.of(spec)
+    else:
+        refuse_unsendable(spec)
+        executor = ProcessExecutor(spec, workers)
 
     def stop_run() -> None:
         stop.set()

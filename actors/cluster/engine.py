@@ -25,7 +25,7 @@ from actors.cluster.follower import CHECK_SECONDS, ClusterLost, Follower, Health
 from actors.cluster.head import CLIENT, HeadWatch
 from actors.cluster.operations import NAMESPACE, server_name
 from actors.cluster.own_cluster import ClusterWatch, is_joined, is_private_cluster, own_cluster
-from actors.cluster.own_parts import carry_by_value, refuse_unsendable
+from actors.cluster.own_parts import carry_by_value
 from actors.cluster.placement import (
     find_missing_resource,
     find_node,
@@ -50,6 +50,7 @@ from fedraa.engine.resume import resume_command, suggest_continuation
 from fedraa.engine.run_description import describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import issue_warnings
+from fedraa.engine.sendable import refuse_unsendable
 from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_termination
 from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, last_line, no_effect_error
 from fedraa.rundir.checkpoint import newest_first

@@ -13,51 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from pickle import PicklingError
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray import cloudpickle
 
 from actors.cluster.attach import PACKAGES
 from actors.cluster.environment import set_variables
-from fedraa.errors import InputError, short_text
-
-if TYPE_CHECKING:
-    from fedraa.engine.run_spec import RunSpec
+from fedraa.errors import InputError
 
 registry: Any = cloudpickle
 INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 SITES = ("site-packages", "dist-packages")
 PATH = "PYTHONPATH"
-
-
-def refuse_unsendable(spec: "RunSpec") -> None:
-    """Raise InputError, with the component's name, if a component of the run cannot be pickled."""
-    wrong = _pickling_error(spec)
-    if wrong is None:
-        return
-    name = "engine"
-    component = "a component of this run"
-    for field, value in (*spec.experiment, ("dataset", spec.data.source), ("model", spec.traced.module)):
-        if _pickling_error(value):
-            name = field
-            component = f"the passed {field}" if field in spec.object_fields else short_text(value)
-            break
-    raise InputError(
-        name,
-        f"{component} cannot be sent to Ray's processes: {wrong}",
-        hint="create the part that cannot be pickled only when it is first used, or choose --engine local",
-    )
-
-
-def _pickling_error(part: object) -> str | None:
-    """Return the reason why an object cannot be pickled; None if it can be pickled."""
-    try:
-        pickler: Any = registry.CloudPickler(io.BytesIO(), protocol=5, buffer_callback=lambda buffer: None)
-        pickler.dump(part)
-    # The pickling methods of a user's object can raise any exception.
-    except Exception as error:
-        return str(error) or type(error).__name__
-    return None
 
 
 def carry_by_value(parts: Iterable[object]) -> None:

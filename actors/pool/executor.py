@@ -25,7 +25,6 @@ from actors.pool.handles import (
     describe_death,
 )
 from actors.pool.liveness import Heartbeat, LivenessProbe, actor_class
-from fedraa.engine.task_queues import Queues
 from actors.pool.serializer import Blocks, TaskSerializer, put_blocks
 from actors.ray_versions import AnyRef
 from actors.worker.worker import Worker
@@ -35,6 +34,7 @@ from fedraa.engine.executor import fault_of_task, format_error, may_be_client_fa
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
+from fedraa.engine.task_queues import Queues
 from fedraa.errors import InputError, RunFailed, WorkersLost
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 

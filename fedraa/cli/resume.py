@@ -29,9 +29,9 @@ class Resume:
     target: str | None = None
     """End when a metric reaches a value, METRIC:VALUE, better than the run's target (default: the run's target)."""
     engine: Literal["ray", "local"] | None = None
-    """Engine: worker processes on Ray, or only this process (default: the run's engine)."""
+    """Engine: worker processes on Ray, or on this machine without Ray (default: the run's engine)."""
     workers: int | None = None
-    """Number of Ray workers (default: the run's number)."""
+    """Number of worker processes (default: the run's number)."""
     address: str | None = None
     """Address of a running Ray cluster (default: the run's address)."""
     device: Literal["auto", "cpu", "cuda"] | None = None

@@ -7,8 +7,9 @@ from typing import Any
 from fedraa.config.sections import ClusterOptions
 from fedraa.errors import no_effect_error
 
-# With the engine `local`, this process is the only worker, so `threads_per_worker` has an effect.
-_ONLY_ON_RAY = tuple(name for name in ClusterOptions.model_fields if name not in ("engine", "workers", "threads_per_worker"))
+_ONLY_ON_RAY = tuple(
+    name for name in ClusterOptions.model_fields if name not in ("engine", "workers", "threads_per_worker")
+)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Need:
         # The server has the model, a copy for the evaluation, and a copy for a step. Polyak averaging adds one copy.
         copies = 4 if spec.method.schedule.polyak_fraction else 3
         server = copies * size + remembered
-        if experiment.engine != "ray":
+        if experiment.engine == "local" and count_workers(experiment, experiment.client_count) == 1:
             return cls(server=server, per_client=per_client, data=0.0, worker=task, task=task)
         # All processes share the arrays and files of a data source. Every worker has a copy of the source's other
         # contents.
@@ -109,9 +109,7 @@ def check_memory(spec: RunSpec, free: Free | None = None) -> None:
         return
     free = free or Free.measure_free(experiment.device)
     need = Need.of(spec)
-    count = 1
-    if experiment.engine == "ray":
-        count = count_workers(experiment, experiment.client_count)
+    count = count_workers(experiment, experiment.client_count)
     beside = free.memory - need.data - need.worker
     if need.server > beside:
         max_clients = 0

@@ -20,12 +20,23 @@ import numpy as np
 from fedraa.config.processes import CALLS_PER_WORKER
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.shared_memory import ALIGNMENT, INLINE_BYTES, Lease, Packed, Piece, Slots, count_room, pack, unpack, write
+from fedraa.engine.shared_memory import (
+    ALIGNMENT,
+    INLINE_BYTES,
+    Lease,
+    Packed,
+    Piece,
+    Slots,
+    count_room,
+    pack,
+    unpack,
+    write,
+)
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.engine.task_queues import Queues
 from fedraa.engine.worker_process import Answer, Evaluate, Request, Start, Train
 from fedraa.errors import InputError, RunFailed, WorkersLost
-from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector, values_of
+from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
 # A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
 MAX_DEATHS = 3
@@ -136,17 +147,16 @@ class ProcessExecutor:
         self._faults: deque[Fault] = deque()
         self._receive_at = 0.0
         self._last_death = ""
-        # Workers end when no process has the second end of this pipe any more.
+        # The workers end when this process closes its end of the pipe or dies.
         self._lifeline = os.pipe()
-        # The processes load their libraries while this process packs the data.
-        self._handles = {number: self._create_process(number) for number in range(workers)}
         experiment = spec.experiment
         start = Start(
             make_worker_spec(spec), spec.data, spec.evaluation_data, experiment.device, experiment.threads_per_worker
         )
         self._start = self._write_message(pack(start, dump=cloudpickle.dumps))
-        for handle in self._handles.values():
-            self._send(handle, Call(self._start))
+        self._handles: dict[int, WorkerHandle] = {}
+        for number in range(workers):
+            self._start_worker(number)
 
     def await_workers(self, timeout: float) -> bool:
         give_up = time.monotonic() + timeout
@@ -159,10 +169,10 @@ class ProcessExecutor:
         if params.nbytes < INLINE_BYTES:
             return SharedBuffer(params)
         lease = self._slots.lease(params.nbytes)
-        [piece] = write([memoryview(params).cast("B")], lease.place, lease.content)
-        values = np.frombuffer(memoryview(lease.content)[: params.nbytes].toreadonly(), params.dtype)
+        [piece] = write([params.data.cast("B")], lease.place, lease.content)
+        values = np.frombuffer(lease.content.data[: params.nbytes].toreadonly(), params.dtype)
         shared = SharedBuffer(values)
-        address = _find_address(memoryview(values))
+        address = _find_address(values.data)
         self._shared[address] = piece
         weakref.finalize(shared, self._shared.pop, address).atexit = False
         return shared
@@ -208,7 +218,7 @@ class ProcessExecutor:
 
     def close(self) -> None:
         for handle in self._handles.values():
-            end_process(handle)
+            _end_process(handle)
         self._handles.clear()
         for end in self._lifeline:
             os.close(end)
@@ -233,7 +243,7 @@ class ProcessExecutor:
     def _are_ready(self) -> bool:
         return all(handle.is_ready for handle in self._handles.values())
 
-    def _create_process(self, number: int, deaths: int = 0) -> WorkerHandle:
+    def _start_worker(self, number: int, deaths: int = 0) -> None:
         own, theirs = Pipe()
         descriptors = (theirs.fileno(), self._slots.memory.descriptor, self._lifeline[0])
         program = [sys.executable, "-c", PROGRAM, str(number), *map(str, descriptors)]
@@ -241,7 +251,8 @@ class ProcessExecutor:
         variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
         process = subprocess.Popen(program, env=os.environ | variables, pass_fds=descriptors, stdin=subprocess.DEVNULL)
         theirs.close()
-        return WorkerHandle(number, process, own, deaths)
+        self._handles[number] = WorkerHandle(number, process, own, deaths)
+        self._send(self._handles[number], Call(self._start))
 
     def _write_message(self, packed: Packed) -> Message:
         """Write a pickled call and its large arrays into the shared memory. Shared buffers are there already."""
@@ -296,9 +307,9 @@ class ProcessExecutor:
         result = unpack(answer.body, answer.pieces, lambda slot: content)
         if not handle.is_ready:
             # The answer to Start is an error or None.
+            handle.is_ready = result is None
             if result is not None:
                 self._replace_worker(handle, f"worker did not start: {result}")
-            handle.is_ready = True
         elif call.evaluation is not None:
             self._end_evaluation(call.evaluation, result)
         else:
@@ -326,13 +337,12 @@ class ProcessExecutor:
 
         The first call of the worker may be the cause. The other calls are sent again.
         """
-        end_process(handle)
+        _end_process(handle)
         del self._handles[handle.number]
         self._last_death = cause
         deaths = handle.deaths + 1
         if deaths < MAX_DEATHS:
-            new = self._handles[handle.number] = self._create_process(handle.number, deaths)
-            self._send(new, Call(self._start))
+            self._start_worker(handle.number, deaths)
         else:
             cause += f"; not replaced after {deaths} deaths in a row"
             logger.warning("worker %d: %s; workers left: %d", handle.number, cause, len(self._handles))
@@ -364,7 +374,7 @@ class ProcessExecutor:
             self._evaluations.append(call.evaluation)
 
 
-def end_process(handle: WorkerHandle) -> None:
+def _end_process(handle: WorkerHandle) -> None:
     handle.process.kill()
     handle.process.wait()
     handle.connection.close()

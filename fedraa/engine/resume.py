@@ -102,7 +102,9 @@ def _unset_options_of_ray(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the defaults of the options that have no effect if the run continues with the engine local."""
     if fields.get("engine") != "local":
         return {}
-    return {name: ClusterOptions.model_fields[name].default for name in ClusterOptions.MAY_CHANGE - {"engine"}}
+    return {
+        name: ClusterOptions.model_fields[name].default for name in ClusterOptions.MAY_CHANGE - {"engine", "workers"}
+    }
 
 
 def resume_command(spec: RunSpec, directory: Path) -> str:

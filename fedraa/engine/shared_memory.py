@@ -29,7 +29,7 @@ class Place(NamedTuple):
 
 
 class SharedMemory:
-    """An unnamed file in memory. It disappears with the last process that has opened it, even if this process is killed.
+    """An unnamed file in memory. It disappears when the last process that has opened it ends or is killed.
 
     Args:
         descriptor: The file descriptor, which a child process inherits.
@@ -144,16 +144,18 @@ def write(arrays: Iterable[memoryview], slot: Place, content: Any) -> list[Piece
     return pieces
 
 
-def unpack(body: bytes, pieces: Iterable[Piece], find: Callable[[Place], Any]) -> Any:
+def unpack(body: bytes | memoryview, pieces: Iterable[Piece], find: Callable[[Place], Any]) -> Any:
     """Return the object. Its large arrays are read-only views of the shared memory.
 
     Args:
-        body: The pickled object.
+        body: The bytes of the pickled object.
         pieces: The places of the large arrays.
         find: Returns the bytes of a slot.
     """
     views = [memoryview(find(slot))[start : start + size].toreadonly() for slot, start, size in pieces]
-    return pickle.loads(body, buffers=views)
+    # The type hint of `pickle.loads` lacks memoryviews.
+    content: Any = body
+    return pickle.loads(content, buffers=views)
 
 
 def _align(size: int) -> int:

@@ -26,7 +26,7 @@ class Request(NamedTuple):
     """A message to a worker process.
 
     Attributes:
-        body: The place of the pickled call. It is in the shared memory, because a long message would block the executor.
+        body: The place of the pickled call. Only short messages are sent, because a long one would block the executor.
         pieces: The places of the call's large arrays.
         reply: The slot for the large arrays of the answer; None if the answer has none.
     """
@@ -138,8 +138,15 @@ def serve(connection: Connection, memory: SharedMemory, number: int) -> None:
         pieces = [] if reply is None else write(packed.arrays, reply, memory.view(reply))
         connection.send(Answer(packed.body, pieces))
 
-    start, _ = receive()
-    worker = WorkerProcess(number, start)
+    try:
+        start, _ = receive()
+        worker = WorkerProcess(number, start)
+    except (EOFError, ConnectionError):
+        raise
+    # The user's model and components may raise any exception.
+    except Exception as error:
+        send(format_error(error), None)
+        return
     send(None, None)
     while True:
         call, reply = receive()
@@ -161,6 +168,6 @@ def main() -> None:
     threading.Thread(target=_exit_with_parent, args=[lifeline], daemon=True).start()
     try:
         serve(Connection(connection), SharedMemory(memory), worker)
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except (EOFError, ConnectionError):
         # The executor has closed the connection.
         return
