@@ -19,7 +19,6 @@ from actors.pool.handles import (
     STARTUP_CALLS,
     TRAIN,
     Call,
-    HangDetector,
     WorkerEvaluation,
     WorkerHandle,
     describe_death,
@@ -32,6 +31,7 @@ from fedraa.config.processes import CALLS_PER_WORKER
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.executor import fault_of_task, format_error, may_be_client_fault
 from fedraa.engine.factories import make_worker_spec
+from fedraa.engine.hang_detector import HangDetector
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.engine.task_queues import Queues

@@ -11,6 +11,7 @@ from actors import runtime
 from actors.pool.liveness import LivenessProbe
 from actors.pool.serializer import Blocks
 from actors.ray_versions import AnyRef
+from fedraa.engine.hang_detector import HangDetector
 from fedraa.messages import Evaluation, State, Task, Vector
 
 START = "start"
@@ -79,7 +80,7 @@ class WorkerHandle:
     since: float = 0.0
     calls: deque[Call] = field(default_factory=deque)
 
-    def describe_overrun(self, limits: "HangDetector") -> str | None:
+    def describe_overrun(self, limits: HangDetector) -> str | None:
         """Return the problem if the current call takes too long or does not begin; otherwise None.
 
         Startup calls have no time limit. Ray sends a message when the call's arguments are on the worker's node. If
@@ -141,29 +142,3 @@ class WorkerEvaluation:
         while self.evaluation is None and self.receive(give_up):
             pass
         return self.evaluation
-
-
-@dataclass
-class HangDetector:
-    """Time limits for calls. A limit depends on the slowest earlier call of the same kind.
-
-    Attributes:
-        factor: A call may take `factor` times as long per unit of work as the slowest earlier call.
-        min_seconds: The smallest limit.
-        unseen: The limit in seconds if no call of this kind has ended yet.
-    """
-
-    factor: float = 20.0
-    min_seconds: float = 60.0
-    unseen: float = 3600.0
-    _paces: dict[str, float] = field(default_factory=dict)
-
-    def record_duration(self, kind: str, work: float, seconds: float) -> None:
-        """Record the seconds and the amount of work of a call."""
-        self._paces[kind] = max(self._paces.get(kind, 0.0), seconds / work)
-
-    def bound(self, kind: str, work: float) -> float:
-        """Return the seconds after which a call with this amount of work counts as hung."""
-        if kind not in self._paces:
-            return self.unseen
-        return max(self.min_seconds, self.factor * self._paces[kind] * work)

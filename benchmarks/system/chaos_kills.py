@@ -20,7 +20,6 @@ import numpy as np
 import ray
 
 from actors.pool.executor import RayExecutor
-from actors.pool.handles import HangDetector
 from actors.worker.worker import Worker
 from benchmarks.system.chaos_table import Kind, Tally, Trial, lost_and_doubled
 from benchmarks.system.processes import list_descendants, process_title
@@ -30,6 +29,7 @@ from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
+from fedraa.engine.hang_detector import HangDetector
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed
 from fedraa.messages import Update

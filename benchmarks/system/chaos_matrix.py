@@ -31,7 +31,6 @@ from rich.table import Table
 
 from actors.cluster.environment import set_variables
 from actors.cluster.own_cluster import own_cluster
-from actors.pool.handles import HangDetector
 from actors.pool.liveness import Heartbeat
 from benchmarks.system.chaos_files import full_disk
 from benchmarks.system.chaos_kills import (
@@ -56,6 +55,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.cli.console import print_line
 from fedraa.devices.worker_groups import WorkerGroup
 from fedraa.engine.build import build_run
+from fedraa.engine.hang_detector import HangDetector
 from fedraa.engine.session import RunSession
 from fedraa.errors import RunFailed, Unwritable
 from fedraa.rundir.file_names import SUMMARY

@@ -2,15 +2,10 @@
 
 import logging
 import os
-import subprocess
-import sys
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from multiprocessing import Pipe
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -19,11 +14,11 @@ import numpy as np
 
 from fedraa.config.processes import CALLS_PER_WORKER
 from fedraa.engine.factories import make_worker_spec
+from fedraa.engine.hang_detector import HangDetector
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.shared_memory import (
     ALIGNMENT,
     INLINE_BYTES,
-    Lease,
     Packed,
     Piece,
     Slots,
@@ -34,108 +29,34 @@ from fedraa.engine.shared_memory import (
 )
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.engine.task_queues import Queues
-from fedraa.engine.worker_process import Answer, Evaluate, Request, Start, Train
+from fedraa.engine.worker_calls import Call, Message, PendingEvaluation, WorkerHandle
+from fedraa.engine.worker_process import Answer, Evaluate, Start, Train
 from fedraa.errors import InputError, RunFailed, WorkersLost
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
 # A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
 MAX_DEATHS = 3
+# Seconds between two checks for hung workers.
+CHECK_SECONDS = 1.0
 # Seconds between two looks for answers while the server sends the tasks of a round.
 RECEIVE_SECONDS = 0.005
 
-# With `-m`, the classes of this module would be pickled as classes of `__main__`.
-PROGRAM = "from fedraa.engine.worker_process import main; main()"
-
 logger = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class PendingEvaluation:
-    """An evaluation in a worker process. If the process dies, another one repeats the evaluation.
-
-    Attributes:
-        params: A copy [d] of the model.
-        kept: The values that clients keep for their personal models.
-        receive: `ProcessExecutor.receive`, which waits for an answer.
-        evaluation: The result; None until the evaluation is finished.
-        failures: The number of failed attempts.
-    """
-
-    params: Vector
-    kept: State
-    receive: Callable[[float], bool]
-    evaluation: Evaluation | None = None
-    failures: int = 0
-
-    def result(self, timeout: float) -> Evaluation | None:
-        give_up = time.monotonic() + timeout
-        while self.evaluation is None and self.receive(give_up):
-            pass
-        return self.evaluation
-
-
-@dataclass(frozen=True, eq=False)
-class Message:
-    """A pickled call in the shared memory.
-
-    Attributes:
-        lease: The slot of the message. Its bytes stay unchanged as long as this object exists.
-        body: The place of the pickled call.
-        pieces: The places of the call's large arrays.
-    """
-
-    lease: Lease
-    body: Piece
-    pieces: list[Piece]
-
-
-@dataclass(eq=False)
-class Call:
-    """A call that a worker process has not answered.
-
-    Attributes:
-        message: The message, which must not be overwritten before the call has ended.
-        reply: The slot for the large arrays of the answer; None without such arrays.
-        tasks: The tasks to train. They hold the shared buffers that the message names.
-        evaluation: The evaluation, if the call is one.
-        work: The amount of work of all tasks.
-    """
-
-    message: Message
-    reply: Lease | None = None
-    tasks: list[Task] = field(default_factory=list)
-    evaluation: PendingEvaluation | None = None
-    work: float = 0.0
-
-
-@dataclass(eq=False)
-class WorkerHandle:
-    """A worker process, and its calls that have not ended, in order. Its first call starts the worker.
-
-    Attributes:
-        deaths: The number of deaths since the worker last finished a call.
-    """
-
-    number: int
-    process: subprocess.Popen[bytes]
-    connection: Connection
-    deaths: int
-    calls: deque[Call] = field(default_factory=deque)
-    is_ready: bool = False
 
 
 class ProcessExecutor:
     """An executor that trains tasks in worker processes on this machine.
 
-    The processes exchange short messages through sockets, and arrays through shared memory. A process that dies is
-    replaced, and its tasks are trained again. A process that hangs is not replaced; the engine `ray` replaces it.
+    The processes exchange short messages through sockets, and arrays through shared memory. A process that dies, hangs
+    or freezes is replaced, and its tasks are trained again.
 
     Args:
         spec: The run.
         workers: The number of worker processes.
+        hang_detector: The time limits of calls.
     """
 
-    def __init__(self, spec: RunSpec, workers: int) -> None:
+    def __init__(self, spec: RunSpec, workers: int, hang_detector: HangDetector | None = None) -> None:
         self.workers = workers
         self._offsets = spec.data.offsets
         self._slots = Slots()
@@ -145,7 +66,8 @@ class ProcessExecutor:
         self._evaluations: deque[PendingEvaluation] = deque()
         self._outcomes: dict[int, Update | Fault] = {}
         self._faults: deque[Fault] = deque()
-        self._receive_at = 0.0
+        self._hang_detector = hang_detector or HangDetector()
+        self._receive_at = self._check_at = 0.0
         self._last_death = ""
         # The workers end when this process closes its end of the pipe or dies.
         self._lifeline = os.pipe()
@@ -218,7 +140,7 @@ class ProcessExecutor:
 
     def close(self) -> None:
         for handle in self._handles.values():
-            _end_process(handle)
+            handle.end()
         self._handles.clear()
         for end in self._lifeline:
             os.close(end)
@@ -237,6 +159,9 @@ class ProcessExecutor:
         for connection in ready:
             assert isinstance(connection, Connection)
             self._receive_answer(handles[connection])
+        if time.monotonic() >= self._check_at:
+            self._check_at = time.monotonic() + CHECK_SECONDS
+            self._replace_hung_workers()
         self._fill_queues()
         return bool(ready) or time.monotonic() < give_up
 
@@ -244,15 +169,9 @@ class ProcessExecutor:
         return all(handle.is_ready for handle in self._handles.values())
 
     def _start_worker(self, number: int, deaths: int = 0) -> None:
-        own, theirs = Pipe()
-        descriptors = (theirs.fileno(), self._slots.memory.descriptor, self._lifeline[0])
-        program = [sys.executable, "-c", PROGRAM, str(number), *map(str, descriptors)]
-        # The process finds the modules that this process finds, such as those beside the user's script.
-        variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
-        process = subprocess.Popen(program, env=os.environ | variables, pass_fds=descriptors, stdin=subprocess.DEVNULL)
-        theirs.close()
-        self._handles[number] = WorkerHandle(number, process, own, deaths)
-        self._send(self._handles[number], Call(self._start))
+        handle = WorkerHandle.start(number, deaths, self._slots.memory.descriptor, self._lifeline[0])
+        self._handles[number] = handle
+        handle.send(Call(self._start))
 
     def _write_message(self, packed: Packed) -> Message:
         """Write a pickled call and its large arrays into the shared memory. Shared buffers are there already."""
@@ -264,13 +183,6 @@ class ProcessExecutor:
         places = iter(written)
         return Message(lease, body, [piece or next(places) for piece in known])
 
-    def _send(self, handle: WorkerHandle, call: Call) -> None:
-        handle.calls.append(call)
-        reply = None if call.reply is None else call.reply.place
-        # A broken connection is handled when it is read.
-        with suppress(ConnectionError):
-            handle.connection.send(Request(call.message.body, call.message.pieces, reply))
-
     def _fill_queues(self) -> None:
         """Send waiting evaluations and tasks, ordered by due time, to the workers with the fewest calls."""
         while self._handles and (self._evaluations or self._queues.has_waiting(0)):
@@ -278,7 +190,7 @@ class ProcessExecutor:
             if self._evaluations:
                 pending = self._evaluations.popleft()
                 message = self._write_message(pack(Evaluate(pending.params, pending.kept)))
-                self._send(handle, Call(message, evaluation=pending))
+                handle.send(Call(message, evaluation=pending))
             elif len(handle.calls) < CALLS_PER_WORKER:
                 self._send_tasks(handle, self._queues.take(0, CALLS_PER_WORKER * len(self._handles)))
             else:
@@ -289,7 +201,7 @@ class ProcessExecutor:
         # The answer has the trained parameters and the buffers that the task asks for.
         room = sum((1 + len(task.asks)) * (task.nbytes + ALIGNMENT) for task in tasks)
         work = sum(map(self._task_work, tasks))
-        self._send(handle, Call(message, self._slots.lease(room), tasks, work=work))
+        handle.send(Call(message, self._slots.lease(room), tasks, work=work))
 
     def _task_work(self, task: Task) -> float:
         """Return a task's number of samples times its number of parameters, which is about proportional to its time."""
@@ -302,7 +214,7 @@ class ProcessExecutor:
         except (EOFError, ConnectionError):
             self._replace_worker(handle, f"worker died (exit code {handle.process.wait()})")
             return
-        call = handle.calls.popleft()
+        call, seconds = handle.end_call()
         content: Any = call.reply and call.reply.content
         result = unpack(answer.body, answer.pieces, lambda slot: content)
         if not handle.is_ready:
@@ -310,10 +222,12 @@ class ProcessExecutor:
             handle.is_ready = result is None
             if result is not None:
                 self._replace_worker(handle, f"worker did not start: {result}")
-        elif call.evaluation is not None:
+            return
+        handle.deaths = 0
+        self._hang_detector.record_duration(call.kind, call.work, seconds)
+        if call.evaluation is not None:
             self._end_evaluation(call.evaluation, result)
         else:
-            handle.deaths = 0
             self._end_tasks(call, result)
 
     def _end_tasks(self, call: Call, outcomes: list[Update | Fault]) -> None:
@@ -332,12 +246,18 @@ class ProcessExecutor:
             raise RunFailed("evaluation", f"it failed with {result}")
         pending.evaluation = result
 
+    def _replace_hung_workers(self) -> None:
+        for handle in list(self._handles.values()):
+            cause = handle.describe_overrun(self._hang_detector)
+            if cause is not None:
+                self._replace_worker(handle, cause)
+
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
         """End a worker, and start a new one. After `MAX_DEATHS` deaths in a row, no new worker is started.
 
         The first call of the worker may be the cause. The other calls are sent again.
         """
-        _end_process(handle)
+        handle.end()
         del self._handles[handle.number]
         self._last_death = cause
         deaths = handle.deaths + 1
@@ -372,12 +292,6 @@ class ProcessExecutor:
             if call.evaluation.failures == MAX_TASK_ATTEMPTS:
                 raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {cause}")
             self._evaluations.append(call.evaluation)
-
-
-def _end_process(handle: WorkerHandle) -> None:
-    handle.process.kill()
-    handle.process.wait()
-    handle.connection.close()
 
 
 def _with_values(task: Task) -> Task:

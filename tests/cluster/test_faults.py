@@ -18,13 +18,14 @@ from same_run import same
 
 from actors.pool import queues
 from actors.pool.executor import RayExecutor
-from actors.pool.handles import HangDetector, WorkerHandle
+from actors.pool.handles import WorkerHandle
 from actors.pool.liveness import Heartbeat
 from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.client.trainer import Work
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
+from fedraa.engine.hang_detector import HangDetector
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import RunFailed, WorkersLost
 from fedraa.evaluation.personal import EvaluationData

@@ -7,19 +7,28 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+from threading import Event as Stop
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
-from equal_runs import SMALL, lines, same_run
+from equal_runs import SMALL, same_run
+from needed_models import needed_model
 from torch import nn
 
 import fedraa as fl
+from benchmarks.system.chaos_kills import comparable_log
 from benchmarks.system.processes import list_descendants
 from fedraa.callbacks import Event
+from fedraa.callbacks.callback_list import CallbackList
 from fedraa.composition.registry import list_methods
+from fedraa.engine.build import build_run
+from fedraa.engine.hang_detector import HangDetector
+from fedraa.engine.process_executor import ProcessExecutor
+from fedraa.engine.session import RunSession
 from fedraa.errors import InputError, RunFailed, WorkersLost
 
 PROCESSES: dict[str, Any] = {"engine": "local", "workers": 2}
@@ -51,12 +60,11 @@ def test_worker_processes_give_the_same_run(fields: Mapping[str, Any], tmp_path:
 @pytest.mark.parametrize("method", list_methods())
 def test_every_method_gives_the_same_run(method: str, tmp_path: Path) -> None:
     budget = {"updates": 16} if fl.method(method).asynchronous else {"rounds": 2}
-    model = {"model": "lora-mlp"} if method in ("flora",) else {}
-    compare_with_one_process(tmp_path, method=method, **budget, **model)
+    compare_with_one_process(tmp_path, method=method, **budget, **needed_model(method))
 
 
 class KillWorker(fl.Callback):
-    """A callback that kills a worker process after some commits."""
+    """A callback that sends a signal to a worker process after some commits."""
 
     def __init__(self, commits: int, number: int) -> None:
         self._left = commits
@@ -68,15 +76,35 @@ class KillWorker(fl.Callback):
             os.kill(list_descendants(os.getpid())[-1], self._signal)
 
 
+def same_without_faults(history: fl.History, undisturbed: fl.History) -> None:
+    """Assert equal events, apart from faults and real times, and the same final bits."""
+    assert comparable_log(history.lines()) == comparable_log(undisturbed.lines())
+    assert history.summary["model_sha256"] == undisturbed.summary["model_sha256"]
+
+
 @pytest.mark.linux
 def test_killed_worker_is_replaced_and_the_run_is_the_same(tmp_path: Path) -> None:
     fields = SMALL | {"method": "fedavg", "rounds": 30}
     alone = fl.run(**fields, out=tmp_path / "alone")
     killed = fl.run(**fields | PROCESSES, callbacks=[KillWorker(50, signal.SIGKILL)], out=tmp_path / "killed")
-    without_faults = [line for line in lines(killed.directory) if line["kind"] != "fault"]
-    assert [line | {"seq": 0} for line in without_faults] == [line | {"seq": 0} for line in lines(alone.directory)]
-    assert killed.summary["model_sha256"] == alone.summary["model_sha256"]
-    assert [line["error"] for line in killed.lines() if line["kind"] == "fault"][0].startswith("worker died")
+    same_without_faults(killed, alone)
+    assert next(line["error"] for line in killed.lines() if line["kind"] == "fault").startswith("worker died")
+    assert "consistent" in fl.replay(killed.directory)
+
+
+@pytest.mark.linux
+def test_frozen_worker_is_replaced_and_the_run_is_the_same(tmp_path: Path) -> None:
+    fields = SMALL | {"method": "fedavg", "rounds": 30}
+    alone = fl.run(**fields, out=tmp_path / "alone")
+    directory = tmp_path / "frozen"
+    directory.mkdir()
+    spec = build_run(fl.Experiment(**fields | PROCESSES, out=directory))
+    callbacks = CallbackList([KillWorker(50, signal.SIGSTOP)])
+    with closing(ProcessExecutor(spec, 2, HangDetector(factor=0, min_seconds=2))) as executor:
+        RunSession(spec, directory, executor, Stop(), callbacks).execute()
+    frozen = fl.History(directory)
+    same_without_faults(frozen, alone)
+    assert "worker hung: no answer within 2 s" in {line["error"][:33] for line in frozen.lines() if "error" in line}
 
 
 class Deadly(nn.Module):
@@ -101,7 +129,7 @@ def poisoned_data() -> fl.Dataset:
 
 
 def test_task_that_always_kills_its_worker_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises((RunFailed, WorkersLost), match="worker died .exit code 7."):
+    with pytest.raises((RunFailed, WorkersLost), match=r"worker died \(exit code 7\)"):
         fl.run(
             method="fedavg",
             rounds=3,
@@ -213,7 +241,7 @@ class Locked:
 
 
 def test_component_that_cannot_be_sent_is_refused_before_the_start(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="^metrics: .* cannot be sent"):
+    with pytest.raises(InputError, match=r"^metrics: .* cannot be sent"):
         fl.run(**SMALL | PROCESSES, method="fedavg", rounds=1, metrics=[Locked()], out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

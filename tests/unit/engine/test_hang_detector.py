@@ -1,6 +1,6 @@
 """The time limits of workers, against numbers that were computed by hand."""
 
-from actors.pool.handles import HangDetector
+from fedraa.engine.hang_detector import HangDetector
 
 
 def test_call_without_a_measured_duration_has_a_limit_of_one_hour() -> None:
