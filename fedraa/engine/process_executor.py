@@ -277,7 +277,7 @@ class ProcessExecutor:
                 self._evaluations.append(call.evaluation)
 
     def _fail_call(self, call: Call, worker: int, cause: str) -> None:
-        """Store the fault of a call whose worker has died. Send each of several tasks again in a separate call."""
+        """Store the fault of a call after the death of its worker. Send each of several tasks again in a separate call."""
         if len(call.tasks) == 1:
             [task] = call.tasks
             if self._queues.ended(task, well=False):
@@ -295,7 +295,7 @@ class ProcessExecutor:
 
 
 def _with_values(task: Task) -> Task:
-    """Return a task whose buffers are arrays, which can be pickled."""
+    """Return a task with arrays as buffers, which can be pickled."""
     return replace(task, buffer=task.params, extras={name: task.extra_values(name) for name in task.extras})
 
 

@@ -1,4 +1,4 @@
-"""Memory that a process shares with its child processes, and objects whose arrays are in this memory."""
+"""Memory that a process shares with its child processes, and objects with arrays in this memory."""
 
 import math
 import mmap

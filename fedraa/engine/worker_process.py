@@ -160,7 +160,7 @@ def _exit_with_parent(lifeline: int) -> None:
 
 
 def main() -> None:
-    """Serve the executor whose file descriptors are the arguments of this program."""
+    """Serve the executor. The arguments of this program are the worker's index and three file descriptors."""
     # These signals reach all processes of a terminal. Only the executor's process handles them.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

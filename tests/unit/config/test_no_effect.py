@@ -139,7 +139,7 @@ IGNORED: list[dict[str, Any]] = [
     {"local_steps": 2, "local_epochs": 1},
     {"local_steps": "auto", "local_epochs": 1},
     {"time_scale": 2.0},
-    {"workers": 2, "engine": "local"},
+    {"placement": "spread", "engine": "local"},
     {"address": "auto", "engine": "local"},
     {"resources": ("1:CPU=1", "1:CPU=1"), "engine": "local"},
     {"server_node": "here", "engine": "local"},
@@ -255,7 +255,7 @@ def test_field_without_effect_is_refused_in_a_file(tmp_path: Path) -> None:
     [
         "--dirichlet 0.05 --partition iid",
         "--local-steps 2 --local-epochs 1",
-        "--workers 2 --engine local",
+        "--placement spread --engine local",
         "--time-scale 2",
     ],
 )
