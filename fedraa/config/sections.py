@@ -362,7 +362,7 @@ class ClusterOptions(Section):
     engine: Literal["ray", "local"] = "ray"
     """Engine: worker processes on Ray, or on this machine without Ray."""
     workers: Count | None = None
-    """Number of worker processes (default: on Ray one per core, otherwise one)."""
+    """Number of workers (default: on Ray one per core, otherwise one)."""
     threads_per_worker: Annotated[int, Field(ge=1, le=1024)] = 1
     """Number of threads of each worker; it changes the rounding, and so the bits of the result."""
     address: Annotated[str | None, Field(examples=["10.0.0.7:6379"])] = None
