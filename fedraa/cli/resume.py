@@ -29,7 +29,7 @@ class Resume:
     target: str | None = None
     """End when a metric reaches a value, METRIC:VALUE, better than the run's target (default: the run's target)."""
     engine: Literal["ray", "local"] | None = None
-    """Engine: worker processes on Ray, or on this machine without Ray (default: the run's engine)."""
+    """Engine: worker processes on Ray, or on this machine alone (default: the run's engine)."""
     workers: int | None = None
     """Number of worker processes (default: the run's number)."""
     address: str | None = None

@@ -360,7 +360,7 @@ class ClusterOptions(Section):
     MAY_CHANGE = frozenset(["engine", "workers", "address", "placement", "resources", "server_node"])
 
     engine: Literal["ray", "local"] = "ray"
-    """Engine: worker processes on Ray, or on this machine without Ray."""
+    """Engine: worker processes on Ray, or on this machine alone."""
     workers: Count | None = None
     """Number of workers (default: on Ray one per core, otherwise one)."""
     threads_per_worker: Annotated[int, Field(ge=1, le=1024)] = 1

@@ -277,7 +277,7 @@ class ProcessExecutor:
                 self._evaluations.append(call.evaluation)
 
     def _fail_call(self, call: Call, worker: int, cause: str) -> None:
-        """Store the fault of a call after the death of its worker. Send each of several tasks again in a separate call."""
+        """Store the fault of a call after its worker's death. Send each of several tasks again in a separate call."""
         if len(call.tasks) == 1:
             [task] = call.tasks
             if self._queues.ended(task, well=False):
