@@ -28,6 +28,7 @@ GUARDS = "tests/numerics/test_guards.py"
 HELD_BACK = "tests/unit/data/test_validation_split.py"
 SIMULATED_EXECUTOR = "tests/unit/actors/test_executor_simulation.py"
 SIMULATED = "tests/unit/actors/test_simulated_run.py"
+SHARED_MEMORY = "tests/unit/engine/test_shared_memory.py"
 
 
 class Mutant(NamedTuple):
@@ -394,5 +395,16 @@ MUTANTS: list[Mutant] = [
     *_in(
         "actors/cluster/placement.py",
         ('if node["Alive"]]', "]", SIMULATED),
+    ),
+    # These errors let processes overwrite arrays that are still in use, or mix up arrays.
+    *_in(
+        "fedraa/engine/shared_memory.py",
+        (
+            "weakref.finalize(content, self._free.append, place).atexit = False",
+            "self._free.append(place)",
+            SHARED_MEMORY,
+        ),
+        ("start += _align(array.nbytes)", "start += 0", SHARED_MEMORY),
+        ("self._end += place.size", "self._end += 0", SHARED_MEMORY),
     ),
 ]
