@@ -17,13 +17,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from benchmarks.system import chaos_clients, chaos_files, chaos_kills, chaos_processes
+from benchmarks.system import chaos_clients, chaos_files, chaos_kills, chaos_local, chaos_processes
 from benchmarks.system.chaos_table import Kind, has_row, put_row
 from fedraa.cli.console import print_line
 
 SEED = 0
 KINDS = {
-    kind.name: kind for kind in (*chaos_files.KINDS, *chaos_clients.KINDS, *chaos_processes.KINDS, *chaos_kills.KINDS)
+    kind.name: kind
+    for module in (chaos_files, chaos_clients, chaos_processes, chaos_kills, chaos_local)
+    for kind in module.KINDS
 }
 
 

@@ -29,7 +29,7 @@ from fedraa.engine.shared_memory import (
 )
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.engine.task_queues import Queues
-from fedraa.engine.worker_calls import Call, Message, PendingEvaluation, WorkerHandle
+from fedraa.engine.worker_calls import EVALUATE, START, TRAIN, Call, Message, PendingEvaluation, WorkerHandle
 from fedraa.engine.worker_process import Answer, Evaluate, Start, Train
 from fedraa.errors import InputError, RunFailed, WorkersLost
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
@@ -82,9 +82,9 @@ class ProcessExecutor:
 
     def await_workers(self, timeout: float) -> bool:
         give_up = time.monotonic() + timeout
-        while not self._are_ready() and self.receive(give_up):
+        while len(self._ready_workers()) < self.workers and self.receive(give_up):
             pass
-        return self._are_ready()
+        return len(self._ready_workers()) == self.workers
 
     def share(self, params: Vector) -> SharedBuffer:
         """Return a buffer with a copy of the parameters in the shared memory, if they are large enough."""
@@ -132,7 +132,7 @@ class ProcessExecutor:
         return pending
 
     def busy(self) -> tuple[int, int]:
-        ready = [handle for handle in self._handles.values() if handle.is_ready]
+        ready = self._ready_workers()
         return sum(bool(handle.calls) for handle in ready), len(ready)
 
     def drop(self) -> None:
@@ -165,13 +165,13 @@ class ProcessExecutor:
         self._fill_queues()
         return bool(ready) or time.monotonic() < give_up
 
-    def _are_ready(self) -> bool:
-        return all(handle.is_ready for handle in self._handles.values())
+    def _ready_workers(self) -> list[WorkerHandle]:
+        return [handle for handle in self._handles.values() if handle.is_ready]
 
     def _start_worker(self, number: int, deaths: int = 0) -> None:
         handle = WorkerHandle.start(number, deaths, self._slots.memory.descriptor, self._lifeline[0])
         self._handles[number] = handle
-        handle.send(Call(self._start))
+        handle.send(Call(START, self._start))
 
     def _write_message(self, packed: Packed) -> Message:
         """Write a pickled call and its large arrays into the shared memory. Shared buffers are there already."""
@@ -185,14 +185,15 @@ class ProcessExecutor:
 
     def _fill_queues(self) -> None:
         """Send waiting evaluations and tasks, ordered by due time, to the workers with the fewest calls."""
-        while self._handles and (self._evaluations or self._queues.has_waiting(0)):
-            handle = min(self._handles.values(), key=lambda handle: len(handle.calls))
+        ready = self._ready_workers()
+        while ready and (self._evaluations or self._queues.has_waiting(0)):
+            handle = min(ready, key=lambda handle: len(handle.calls))
             if self._evaluations:
                 pending = self._evaluations.popleft()
                 message = self._write_message(pack(Evaluate(pending.params, pending.kept)))
-                handle.send(Call(message, evaluation=pending))
+                handle.send(Call(EVALUATE, message, evaluation=pending))
             elif len(handle.calls) < CALLS_PER_WORKER:
-                self._send_tasks(handle, self._queues.take(0, CALLS_PER_WORKER * len(self._handles)))
+                self._send_tasks(handle, self._queues.take(0, CALLS_PER_WORKER * len(ready)))
             else:
                 return
 
@@ -201,7 +202,7 @@ class ProcessExecutor:
         # The answer has the trained parameters and the buffers that the task asks for.
         room = sum((1 + len(task.asks)) * (task.nbytes + ALIGNMENT) for task in tasks)
         work = sum(map(self._task_work, tasks))
-        handle.send(Call(message, self._slots.lease(room), tasks, work=work))
+        handle.send(Call(TRAIN, message, self._slots.lease(room), tasks, work=work))
 
     def _task_work(self, task: Task) -> float:
         """Return a task's number of samples times its number of parameters, which is about proportional to its time."""
@@ -215,6 +216,7 @@ class ProcessExecutor:
             self._replace_worker(handle, f"worker died (exit code {handle.process.wait()})")
             return
         call, seconds = handle.end_call()
+        self._hang_detector.record_duration(call.kind, call.work, seconds)
         content: Any = call.reply and call.reply.content
         result = unpack(answer.body, answer.pieces, lambda slot: content)
         if not handle.is_ready:
@@ -224,7 +226,6 @@ class ProcessExecutor:
                 self._replace_worker(handle, f"worker did not start: {result}")
             return
         handle.deaths = 0
-        self._hang_detector.record_duration(call.kind, call.work, seconds)
         if call.evaluation is not None:
             self._end_evaluation(call.evaluation, result)
         else:

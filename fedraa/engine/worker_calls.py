@@ -21,7 +21,7 @@ PROGRAM = "from fedraa.engine.worker_process import main; main()"
 # The time between two checks of a call counts at most with this number of seconds. A process and its workers may be
 # stopped together for hours.
 MAX_COUNTED_SECONDS = 2.0
-TRAIN, EVALUATE = "train", "evaluate"
+START, TRAIN, EVALUATE = "start", "train", "evaluate"
 
 
 @dataclass(eq=False)
@@ -69,6 +69,7 @@ class Call:
     """A call that a worker process has not answered.
 
     Attributes:
+        kind: START, TRAIN or EVALUATE.
         message: The message, which must not be overwritten before the call has ended.
         reply: The slot for the large arrays of the answer; None without such arrays.
         tasks: The tasks to train. They hold the shared buffers that the message names.
@@ -76,15 +77,12 @@ class Call:
         work: The amount of work. The duration of calls of one kind is about proportional to it.
     """
 
+    kind: str
     message: Message
     reply: Lease | None = None
     tasks: list[Task] = field(default_factory=list)
     evaluation: PendingEvaluation | None = None
     work: float = 1.0
-
-    @property
-    def kind(self) -> str:
-        return TRAIN if self.evaluation is None else EVALUATE
 
 
 @dataclass(eq=False)
@@ -144,12 +142,15 @@ class WorkerHandle:
         return self.calls.popleft(), seconds
 
     def describe_overrun(self, limits: HangDetector) -> str | None:
-        """Return the problem if the first call takes too long; otherwise None. The start has no time limit."""
+        """Return the problem if the first call takes too long; otherwise None."""
         self._count_time()
-        if not self.calls or not self.is_ready:
+        if not self.calls:
             return None
-        bound = limits.bound(self.calls[0].kind, self.calls[0].work)
-        return f"worker hung: no answer within {bound:.3g} s" if self.seconds > bound else None
+        call = self.calls[0]
+        bound = limits.bound(call.kind, call.work)
+        if self.seconds <= bound:
+            return None
+        return f"worker hung: no answer to the call {call.kind} within {bound:.3g} s"
 
     def end(self) -> int:
         """Kill the process. Return its exit code, which is that of an earlier end if it had ended."""

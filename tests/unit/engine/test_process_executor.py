@@ -31,6 +31,8 @@ from fedraa.engine.process_executor import ProcessExecutor
 from fedraa.engine.session import RunSession
 from fedraa.errors import InputError, RunFailed, WorkersLost
 
+# A start of a worker takes up to this many seconds on a busy machine.
+HUNG_AFTER_S = 8.0
 PROCESSES: dict[str, Any] = {"engine": "local", "workers": 2}
 # Full models, fragments, masks and slices, buffers in both directions, personal models, and stacks.
 CASES: tuple[dict[str, Any], ...] = (
@@ -100,11 +102,11 @@ def test_frozen_worker_is_replaced_and_the_run_is_the_same(tmp_path: Path) -> No
     directory.mkdir()
     spec = build_run(fl.Experiment(**fields | PROCESSES, out=directory))
     callbacks = CallbackList([KillWorker(50, signal.SIGSTOP)])
-    with closing(ProcessExecutor(spec, 2, HangDetector(factor=0, min_seconds=2))) as executor:
+    with closing(ProcessExecutor(spec, 2, HangDetector(factor=0, min_seconds=HUNG_AFTER_S))) as executor:
         RunSession(spec, directory, executor, Stop(), callbacks).execute()
     frozen = fl.History(directory)
     same_without_faults(frozen, alone)
-    assert "worker hung: no answer within 2 s" in {line["error"][:33] for line in frozen.lines() if "error" in line}
+    assert any("worker hung" in line.get("error", "") for line in frozen.lines())
 
 
 class Deadly(nn.Module):
