@@ -9,7 +9,6 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.experiment import Experiment
 from fedraa.engine.build import build_run
 from fedraa.engine.executor import LocalExecutor
-from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.session import RunSession
 
 SMALL: dict[str, Any] = {"clients": 4, "hidden": (16,), "local_epochs": 1, "engine": "local", "quiet": True}
@@ -56,6 +55,4 @@ def write_run(directory: Path, *, commits: int | None = None, **fields: Any) -> 
     directory.mkdir(parents=True)
     spec = build_run(Experiment(**SMALL, **fields, out=directory))
     callback = StopAfter(commits)
-    worker = make_worker_spec(spec)
-    executor = LocalExecutor(worker.trainer("cpu"), worker.evaluator(spec.evaluation_data, "cpu"), spec.data)
-    RunSession(spec, directory, executor, callback.stop, CallbackList([callback])).execute()
+    RunSession(spec, directory, LocalExecutor.of(spec), callback.stop, CallbackList([callback])).execute()

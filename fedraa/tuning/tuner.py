@@ -170,10 +170,9 @@ class _Plan:
         """
         _refuse_fixed(space, experiment)
         objects = objects or TrialObjects()
-        share = experiment.validation or VALIDATION
-        common = experiment.model_copy(
-            update={"validation": share, "seed": 0, "out": None, "quiet": True, "engine": "local", "address": None}
-        )
+        fixed = {"validation": experiment.validation or VALIDATION, "seed": 0, "out": None, "quiet": True}
+        in_one_process = {"engine": "local", "workers": None, "address": None}
+        common = experiment.model_copy(update=fixed | in_one_process)
         experiments = {
             str(template.method): template for template in make_experiments(methods, (experiment.seed,), common)
         }

@@ -49,7 +49,7 @@ def tuned(out: Path, **more: object) -> tuner.Tuned:
 
 def test_methods_have_equal_trials_and_spaces_are_widened_once(faked: list[Attempt], tmp_path: Path) -> None:
     """The best rate .3 is above the range. For the last third of the trials the upper end is .1 * 10^.5 = .316."""
-    result = tuned(tmp_path / "tune")
+    result = tuned(tmp_path / "tune", workers=2)
     assert result.table.groupby("method").size().to_dict() == {"fedavg": 9, "fedprox": 9}
     assert [planned.number for planned in faked] == sorted([*range(9)] * 2)
     before = [planned.values["lr"] for planned in faked if planned.number < 6]
@@ -57,7 +57,7 @@ def test_methods_have_equal_trials_and_spaces_are_widened_once(faked: list[Attem
     assert max(before) <= 0.1
     assert 0.1 < max(after) <= 0.316
     assert {planned.experiment.validation for planned in faked} == {0.1}
-    assert {planned.experiment.engine for planned in faked} == {"local"}
+    assert {(planned.experiment.engine, planned.experiment.workers) for planned in faked} == {("local", None)}
     text = result.file.read_text()
     assert 'widened = ["lr"]' in text
     assert result.terms["fedavg"]["lr"] > 0.1
