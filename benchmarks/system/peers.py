@@ -87,6 +87,7 @@ SYSTEMS = {
     "fedraa-local": System(("run_fedraa.py", "local", "1"), asynchronous=True),
     "fedraa-local-2": System(("run_fedraa.py", "local", "1", "2"), asynchronous=True),
     "fedraa-local-stacked": System(("run_fedraa.py", "local", "10")),
+    "fedraa-local-2-stacked": System(("run_fedraa.py", "local", "10", "2")),
     "fedraa-ray": System(("run_fedraa.py", "ray", "1", "2"), asynchronous=True),
     "pfl": System(("run_pfl.py",), PFL),
     "pfl-2": System((*TORCHRUN, "run_pfl.py"), PFL),
