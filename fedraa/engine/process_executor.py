@@ -29,14 +29,23 @@ from fedraa.engine.shared_memory import (
 )
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.engine.task_queues import Queues
-from fedraa.engine.worker_calls import EVALUATE, START, TRAIN, Call, Message, PendingEvaluation, WorkerHandle
-from fedraa.engine.worker_process import Answer, Evaluate, Start, Train
+from fedraa.engine.worker_calls import (
+    ANSWER_SECONDS,
+    EVALUATE,
+    START,
+    TRAIN,
+    Call,
+    Message,
+    PendingEvaluation,
+    WorkerHandle,
+)
+from fedraa.engine.worker_process import Answer, Evaluate, Failure, Start, Train
 from fedraa.errors import InputError, RunFailed, WorkersLost
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
 # A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
 MAX_DEATHS = 3
-# Seconds between two checks for hung workers.
+# Seconds between two checks for hung and dead workers.
 CHECK_SECONDS = 1.0
 # Seconds between two looks for answers while the server sends the tasks of a round.
 RECEIVE_SECONDS = 0.005
@@ -60,8 +69,8 @@ class ProcessExecutor:
         self.workers = workers
         self._offsets = spec.data.offsets
         self._slots = Slots()
-        # The places of shared buffers, by the address of their bytes in this process.
-        self._shared: dict[int, Piece] = {}
+        # The places of shared buffers, by the address of their first byte in this process and their size.
+        self._shared: dict[tuple[int, int], Piece] = {}
         self._queues = Queues(1, None, self._task_work, spec.experiment.vmap_batch)
         self._evaluations: deque[PendingEvaluation] = deque()
         self._outcomes: dict[int, Update | Fault] = {}
@@ -69,16 +78,20 @@ class ProcessExecutor:
         self._hang_detector = hang_detector or HangDetector()
         self._receive_at = self._check_at = 0.0
         self._last_death = ""
+        self._handles: dict[int, WorkerHandle] = {}
         # The workers end when this process closes its end of the pipe or dies.
         self._lifeline = os.pipe()
         experiment = spec.experiment
         start = Start(
             make_worker_spec(spec), spec.data, spec.evaluation_data, experiment.device, experiment.threads_per_worker
         )
-        self._start = self._write_message(pack(start, dump=cloudpickle.dumps))
-        self._handles: dict[int, WorkerHandle] = {}
-        for number in range(workers):
-            self._start_worker(number)
+        try:
+            self._start = self._write_message(pack(start, dump=cloudpickle.dumps))
+            for number in range(workers):
+                self._start_worker(number)
+        except BaseException:
+            self.close()
+            raise
 
     def await_workers(self, timeout: float) -> bool:
         give_up = time.monotonic() + timeout
@@ -94,9 +107,9 @@ class ProcessExecutor:
         [piece] = write([params.data.cast("B")], lease.place, lease.content)
         values = np.frombuffer(lease.content.data[: params.nbytes].toreadonly(), params.dtype)
         shared = SharedBuffer(values)
-        address = _find_address(values.data)
-        self._shared[address] = piece
-        weakref.finalize(shared, self._shared.pop, address).atexit = False
+        bounds = _find_bounds(values.data)
+        self._shared[bounds] = piece
+        weakref.finalize(shared, self._shared.pop, bounds).atexit = False
         return shared
 
     def submit(self, task: Task, due: float) -> None:
@@ -161,7 +174,7 @@ class ProcessExecutor:
             self._receive_answer(handles[connection])
         if time.monotonic() >= self._check_at:
             self._check_at = time.monotonic() + CHECK_SECONDS
-            self._replace_hung_workers()
+            self._replace_lost_workers()
         self._fill_queues()
         return bool(ready) or time.monotonic() < give_up
 
@@ -175,7 +188,7 @@ class ProcessExecutor:
 
     def _write_message(self, packed: Packed) -> Message:
         """Write a pickled call and its large arrays into the shared memory. Shared buffers are there already."""
-        known = [self._shared.get(_find_address(array)) for array in packed.arrays]
+        known = [self._shared.get(_find_bounds(array)) for array in packed.arrays]
         new = [array for array, piece in zip(packed.arrays, known, strict=True) if piece is None]
         contents = [*new, memoryview(packed.body)]
         lease = self._slots.lease(count_room(contents))
@@ -213,17 +226,22 @@ class ProcessExecutor:
         try:
             answer: Answer = handle.connection.recv()
         except (EOFError, ConnectionError):
-            self._replace_worker(handle, f"worker died (exit code {handle.process.wait()})")
+            self._replace_worker(handle, f"worker died (exit code {handle.await_exit()})")
+            return
+        except BlockingIOError:
+            self._replace_worker(handle, f"worker hung: it did not finish its answer within {ANSWER_SECONDS:.3g} s")
             return
         call, seconds = handle.end_call()
         self._hang_detector.record_duration(call.kind, call.work, seconds)
         content: Any = call.reply and call.reply.content
         result = unpack(answer.body, answer.pieces, lambda slot: content)
+        if isinstance(result, Failure):
+            verb = "failed" if handle.is_ready else "did not start"
+            handle.calls.appendleft(call)
+            self._replace_worker(handle, f"worker {verb}: {result.error}")
+            return
         if not handle.is_ready:
-            # The answer to Start is an error or None.
-            handle.is_ready = result is None
-            if result is not None:
-                self._replace_worker(handle, f"worker did not start: {result}")
+            handle.is_ready = True
             return
         handle.deaths = 0
         if call.evaluation is not None:
@@ -247,9 +265,9 @@ class ProcessExecutor:
             raise RunFailed("evaluation", f"it failed with {result}")
         pending.evaluation = result
 
-    def _replace_hung_workers(self) -> None:
+    def _replace_lost_workers(self) -> None:
         for handle in list(self._handles.values()):
-            cause = handle.describe_overrun(self._hang_detector)
+            cause = handle.describe_end() or handle.describe_overrun(self._hang_detector)
             if cause is not None:
                 self._replace_worker(handle, cause)
 
@@ -300,7 +318,7 @@ def _with_values(task: Task) -> Task:
     return replace(task, buffer=task.params, extras={name: task.extra_values(name) for name in task.extras})
 
 
-def _find_address(array: memoryview) -> int:
-    """Return the address of an array's first byte in this process."""
+def _find_bounds(array: memoryview) -> tuple[int, int]:
+    """Return the address of an array's first byte in this process, and its size in bytes."""
     address: int = np.frombuffer(array, np.uint8).__array_interface__["data"][0]
-    return address
+    return address, array.nbytes

@@ -17,6 +17,9 @@ import numpy.typing as npt
 INLINE_BYTES = 2**14
 # Arrays begin at multiples of this number, which is the size of a cache line.
 ALIGNMENT = 64
+# The memory is mapped in segments of this size. Python keeps a file descriptor for each map, so a map for each slot
+# could exceed the limits of the system.
+SEGMENT_BYTES = 2**26
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -37,6 +40,7 @@ class SharedMemory:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
+        # The mapped segments. A slot larger than SEGMENT_BYTES has several segments in one map.
         self._maps: dict[Place, mmap.mmap] = {}
 
     @classmethod
@@ -48,9 +52,12 @@ class SharedMemory:
 
     def view(self, place: Place) -> memoryview:
         """Return the bytes of a slot that `Slots` has allocated."""
-        if place not in self._maps:
-            self._maps[place] = mmap.mmap(self.descriptor, place.size, offset=place.start)
-        return memoryview(self._maps[place])
+        first = place.start // SEGMENT_BYTES * SEGMENT_BYTES
+        start = place.start - first
+        mapped = Place(first, _round_up(start + place.size, SEGMENT_BYTES))
+        if mapped not in self._maps:
+            self._maps[mapped] = mmap.mmap(self.descriptor, mapped.size, offset=first)
+        return memoryview(self._maps[mapped])[start : start + place.size]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,11 +93,15 @@ class Slots:
         os.close(self.memory.descriptor)
 
     def _allocate(self, size: int) -> Place:
-        unit = mmap.ALLOCATIONGRANULARITY
-        place = Place(self._end, max(1, -(-size // unit)) * unit)
-        self._end += place.size
-        os.ftruncate(self.memory.descriptor, self._end)
-        return place
+        size = _round_up(max(1, size), mmap.ALLOCATIONGRANULARITY)
+        start = self._end
+        # A slot is in one segment, or begins with a segment.
+        if start % SEGMENT_BYTES + size > SEGMENT_BYTES:
+            start = _round_up(start, SEGMENT_BYTES)
+        # The system provides memory only for bytes that are used.
+        os.ftruncate(self.memory.descriptor, _round_up(start + size, SEGMENT_BYTES))
+        self._end = start + size
+        return Place(start, size)
 
 
 class Piece(NamedTuple):
@@ -117,11 +128,15 @@ def pack(value: object, room: float = math.inf, dump: Callable[..., bytes] = pic
         dump: `pickle.dumps`, or a function with the same arguments.
     """
     arrays: list[memoryview] = []
+    left = room
 
     def keep_in_body(buffer: pickle.PickleBuffer) -> bool:
+        nonlocal left
         array = buffer.raw()
-        if array.nbytes < INLINE_BYTES or count_room([*arrays, array]) > room:
+        needed = count_room([array])
+        if array.nbytes < INLINE_BYTES or needed > left:
             return True
+        left -= needed
         arrays.append(array)
         return False
 
@@ -130,7 +145,7 @@ def pack(value: object, room: float = math.inf, dump: Callable[..., bytes] = pic
 
 def count_room(arrays: Iterable[memoryview]) -> int:
     """Return the bytes that `write` needs for arrays."""
-    return sum(_align(array.nbytes) for array in arrays)
+    return sum(_round_up(array.nbytes, ALIGNMENT) for array in arrays)
 
 
 def write(arrays: Iterable[memoryview], slot: Place, content: Any) -> list[Piece]:
@@ -140,7 +155,7 @@ def write(arrays: Iterable[memoryview], slot: Place, content: Any) -> list[Piece
     for array in arrays:
         content[start : start + array.nbytes] = array
         pieces.append(Piece(slot, start, array.nbytes))
-        start += _align(array.nbytes)
+        start += _round_up(array.nbytes, ALIGNMENT)
     return pieces
 
 
@@ -158,5 +173,5 @@ def unpack(body: bytes | memoryview, pieces: Iterable[Piece], find: Callable[[Pl
     return pickle.loads(content, buffers=views)
 
 
-def _align(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT
+def _round_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit

@@ -1,6 +1,8 @@
 """The handles of worker processes, and their calls that have not ended."""
 
 import os
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -8,7 +10,6 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from fedraa.engine.hang_detector import HangDetector
@@ -22,6 +23,9 @@ PROGRAM = "from fedraa.engine.worker_process import main; main()"
 # stopped together for hours.
 MAX_COUNTED_SECONDS = 2.0
 START, TRAIN, EVALUATE = "start", "train", "evaluate"
+# A worker that has begun to send an answer may pause for this time. A worker that has closed its connection may live
+# for this time.
+ANSWER_SECONDS = 20.0
 
 
 @dataclass(eq=False)
@@ -116,14 +120,22 @@ class WorkerHandle:
             memory: The file descriptor of the shared memory.
             lifeline: The file descriptor of the end of a pipe. The process ends when the other end is closed.
         """
-        own, theirs = Pipe()
-        descriptors = (theirs.fileno(), memory, lifeline)
-        program = [sys.executable, "-c", PROGRAM, str(number), *map(str, descriptors)]
         # The process finds the modules that this process finds, such as those beside the user's script.
-        variables = {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
-        process = subprocess.Popen(program, env=os.environ | variables, pass_fds=descriptors, stdin=subprocess.DEVNULL)
-        theirs.close()
-        return cls(number, process, own, deaths)
+        folders = [path or os.getcwd() for path in sys.path if isinstance(path, str)]
+        variables = {"PYTHONPATH": os.pathsep.join(folders), "PYTHONSAFEPATH": "1"}
+        own, theirs = socket.socketpair()
+        with theirs:
+            for end in (own, theirs):
+                end.setblocking(True)
+            # If a process is stopped while it sends a long answer, `recv` raises BlockingIOError.
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(ANSWER_SECONDS), 0))
+            connection = Connection(own.detach())
+            descriptors = (theirs.fileno(), memory, lifeline)
+            program = [sys.executable, "-c", PROGRAM, str(number), str(os.getpid()), *map(str, descriptors)]
+            process = subprocess.Popen(
+                program, env=os.environ | variables, pass_fds=descriptors, stdin=subprocess.DEVNULL
+            )
+        return cls(number, process, connection, deaths)
 
     def send(self, call: Call) -> None:
         if not self.calls:
@@ -151,6 +163,23 @@ class WorkerHandle:
         if self.seconds <= bound:
             return None
         return f"worker hung: no answer to the call {call.kind} within {bound:.3g} s"
+
+    def describe_end(self) -> str | None:
+        """Return the problem if the process has ended and there is no answer to read; otherwise None.
+
+        The connection stays open if the process has left children that have inherited it.
+        """
+        code = self.process.poll()
+        if code is None or self.connection.poll():
+            return None
+        return f"worker died (exit code {code})"
+
+    def await_exit(self) -> int:
+        """Return the exit code of a process that has closed its connection. Kill the process if it does not end."""
+        try:
+            return self.process.wait(ANSWER_SECONDS)
+        except subprocess.TimeoutExpired:
+            return self.end()
 
     def end(self) -> int:
         """Kill the process. Return its exit code, which is that of an earlier end if it had ended."""

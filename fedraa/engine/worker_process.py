@@ -1,10 +1,12 @@
 """The program of a worker process, which trains and evaluates for a ProcessExecutor."""
 
 import os
+import select
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
@@ -20,6 +22,9 @@ from fedraa.errors import InputError, trap_system_exit
 from fedraa.evaluation.evaluator import Evaluator
 from fedraa.evaluation.personal import EvaluationData
 from fedraa.messages import Evaluation, Fault, State, Task, Update, Vector
+
+# The seconds between two checks whether the executor's process is alive.
+PARENT_CHECK_SECONDS = 1.0
 
 
 class Request(NamedTuple):
@@ -43,9 +48,19 @@ class Answer(NamedTuple):
     pieces: list[Piece]
 
 
+class Failure(NamedTuple):
+    """The last answer of a worker process that cannot continue.
+
+    Attributes:
+        error: The reason.
+    """
+
+    error: str
+
+
 @dataclass(frozen=True, eq=False)
 class Start:
-    """The first call of a worker process. It answers None when it is ready, or the error as text."""
+    """The first call of a worker process. It answers None when it is ready."""
 
     worker_spec: WorkerSpec
     data: Federated
@@ -141,21 +156,24 @@ def serve(connection: Connection, memory: SharedMemory, number: int) -> None:
     try:
         start, _ = receive()
         worker = WorkerProcess(number, start)
-    except (EOFError, ConnectionError):
-        raise
-    # The user's model and components may raise any exception.
+        send(None, None)
+        while True:
+            call, reply = receive()
+            send(worker.call(call), reply)
+    # The user's components may raise any exception, and their results may be impossible to pickle.
     except Exception as error:
-        send(format_error(error), None)
-        return
-    send(None, None)
-    while True:
-        call, reply = receive()
-        send(worker.call(call), reply)
+        # If the executor has closed the connection, there is no receiver.
+        with suppress(ConnectionError):
+            send(Failure(format_error(error)), None)
 
 
-def _exit_with_parent(lifeline: int) -> None:
-    """End this process when the executor's process ends. A worker in a long task would notice it only later."""
-    os.read(lifeline, 1)
+def _exit_with_parent(lifeline: int, parent: int) -> None:
+    """End this process when the executor's process ends. A worker in a long task would notice it only later.
+
+    The pipe stays open if the executor's process has children that have inherited it.
+    """
+    while not select.select([lifeline], [], [], PARENT_CHECK_SECONDS)[0] and os.getppid() == parent:
+        pass
     os._exit(1)
 
 
@@ -164,10 +182,10 @@ def main() -> None:
     # These signals reach all processes of a terminal. Only the executor's process handles them.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    worker, connection, memory, lifeline = map(int, sys.argv[1:])
-    threading.Thread(target=_exit_with_parent, args=[lifeline], daemon=True).start()
-    try:
-        serve(Connection(connection), SharedMemory(memory), worker)
-    except (EOFError, ConnectionError):
-        # The executor has closed the connection.
-        return
+    worker, parent, *descriptors = map(int, sys.argv[1:])
+    for descriptor in descriptors:
+        # Programs that the user's components start do not inherit the descriptors.
+        os.set_inheritable(descriptor, False)
+    connection, memory, lifeline = descriptors
+    threading.Thread(target=_exit_with_parent, args=[lifeline, parent], daemon=True).start()
+    serve(Connection(connection), SharedMemory(memory), worker)

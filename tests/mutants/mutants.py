@@ -404,7 +404,7 @@ MUTANTS: list[Mutant] = [
             "self._free.append(place)",
             SHARED_MEMORY,
         ),
-        ("start += _align(array.nbytes)", "start += 0", SHARED_MEMORY),
-        ("self._end += place.size", "self._end += 0", SHARED_MEMORY),
+        ("start += _round_up(array.nbytes, ALIGNMENT)", "start += 0", SHARED_MEMORY),
+        ("self._end = start + size", "self._end = start", SHARED_MEMORY),
     ),
 ]

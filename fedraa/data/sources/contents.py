@@ -1,6 +1,7 @@
 """The search for random generators in a data set object, and the measurement of its size in bytes."""
 
 import copyreg
+import dis
 import pickle
 import random
 import sys
@@ -20,6 +21,7 @@ INSTALLED = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib"
 SITES = ("site-packages", "dist-packages")
 # A result of `reducer_override`: pickle stores the call `list()` in place of the object, and visits no part of it.
 NOTHING = (list, ())
+GLOBAL_OPS = ("LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL")
 
 # `random.SystemRandom` is a subclass of `random.Random`. It has no state, so the search skips it.
 ItemGenerator = random.Random | np.random.RandomState | np.random.BitGenerator | torch.Generator
@@ -182,8 +184,13 @@ def _cell_contents(cell: Any) -> Any:
 
 
 def _referenced_names(code: CodeType) -> set[str]:
+    """Return the names of the global variables that a function uses.
+
+    `co_names` also has the names of attributes. A copy of the function in another process has only the globals it uses.
+    """
     inner = [_referenced_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return set(code.co_names).union(*inner)
+    used = {str(instruction.argval) for instruction in dis.get_instructions(code) if instruction.opname in GLOBAL_OPS}
+    return used.union(*inner)
 
 
 def _is_mapped(array: Any) -> bool:

@@ -118,3 +118,21 @@ def test_recursive_code_is_visited_once() -> None:
     contents = inspect_contents(Child())
     assert contents.generators == [state]
     assert contents.array_bytes == BYTES
+
+
+rng = np.random.default_rng(4)
+
+
+class DrawsFromItself:
+    """A data set whose attribute `rng` has the name of a global variable that it does not use."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def __getitem__(self, row: int) -> float:
+        return float(self.rng.random())
+
+
+def test_attribute_with_the_name_of_a_global_generator_adds_no_generator() -> None:
+    data = DrawsFromItself()
+    assert inspect_contents(data).generators == [data.rng.bit_generator]
