@@ -12,7 +12,7 @@ import math
 import re
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from itertools import product
@@ -25,6 +25,7 @@ from benchmarks.studies.metrics import Metric
 from fedraa.api import resume, run
 from fedraa.composition.differences import differing_part
 from fedraa.config.experiment import Experiment
+from fedraa.engine.run_data import read_dataset
 from fedraa.engine.run_description import source_commit
 from fedraa.errors import InputError, RunFailed
 from fedraa.rundir.file_names import CONFIG, SUMMARY
@@ -148,8 +149,10 @@ def execute_study(
         done = {
             planned: Finished(*runs[planned], _run_directory(planned), None) for planned in runs if has_ended(planned)
         }
-        left = len(runs) - len(done)
-        for planned, failure in _run_all([planned for planned in runs if planned not in done], jobs):
+        missing = [planned for planned in runs if planned not in done]
+        _read_datasets(missing)
+        left = len(missing)
+        for planned, failure in _run_all(missing, jobs):
             done[planned] = Finished(*runs[planned], _run_directory(planned), failure)
             left -= 1
             watch(done[planned], left)
@@ -157,6 +160,12 @@ def execute_study(
     if all(failures):
         raise InputError("study", f"every run failed, the first with: {failures[0]}")
     return [done[planned] for planned in runs]
+
+
+def _read_datasets(experiments: Iterable[Experiment]) -> None:
+    """Raise InputError if a dataset cannot be read. Otherwise every run with this dataset would fail."""
+    for one in {(one.dataset, one.data_dir): one for one in experiments}.values():
+        read_dataset(one)
 
 
 def seed_experiment(cell: Cell, seed: int, out: Path) -> Experiment:

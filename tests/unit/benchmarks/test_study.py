@@ -255,6 +255,12 @@ def test_changed_cell_has_another_directory(tmp_path: Path):
     )
 
 
+def test_missing_files_of_a_dataset_end_a_study_before_its_first_run(tmp_path: Path):
+    with pytest.raises(InputError, match="cifar10-subset.npz"):
+        run_study("subdismo_delta", RunOptions(quick=True, data_dir=tmp_path, out=tmp_path / "out"))
+    assert not list((tmp_path / "out").rglob("config.json"))
+
+
 # The study has three runs. The second run is long enough to be killed before its end.
 GRID = [Cell(row, Experiment(method="fedavg", hidden=(8,), rounds=n)) for row, n in (("a", 1), ("b", 60), ("c", 1))]
 SMALL = Study("small", "Small", GRID, (ACCURACY,), "a", seeds=(0,))
