@@ -97,7 +97,7 @@ register(
             "`m ← beta · m + (1 − beta) · delta; theta ← theta + server_lr · lmo(m)` if the staleness is below "
             "delay_limit, else no change."
         ),
-        when="Equal data, models of large matrices such as transformers, and a few very slow devices.",
+        when="Few labels per client and tasks of one or two steps; or large matrices and a few very slow devices.",
         local=PLAIN_SGD,
         update=RingmasterLMO(),
         schedule=AsyncSchedule(),
