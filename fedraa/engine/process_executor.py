@@ -170,7 +170,7 @@ class ProcessExecutor:
         return bool(ready) or time.monotonic() < give_up
 
     def _are_ready(self) -> bool:
-        return all(handle.is_ready for handle in self._handles.values())
+        return bool(self._handles) and all(handle.is_ready for handle in self._handles.values())
 
     def _start_worker(self, number: int, deaths: int = 0) -> None:
         handle = WorkerHandle.start(number, deaths, self._slots.memory.descriptor, self._lifeline[0])

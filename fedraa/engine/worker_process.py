@@ -160,10 +160,10 @@ def serve(connection: Connection, memory: SharedMemory, number: int) -> None:
         while True:
             call, reply = receive()
             send(worker.call(call), reply)
-    # The user's components may raise any exception, and their results may be impossible to pickle.
-    except Exception as error:
-        # If the executor has closed the connection, there is no receiver.
-        with suppress(ConnectionError):
+    # The user's components may raise any exception, also KeyboardInterrupt. Pickling an answer may fail.
+    except BaseException as error:
+        # If the executor or a component has closed the connection, there is no receiver.
+        with suppress(OSError):
             send(Failure(format_error(error)), None)
 
 
