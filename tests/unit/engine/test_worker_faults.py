@@ -51,9 +51,13 @@ def test_worker_that_stops_within_an_answer_is_replaced(monkeypatch: pytest.Monk
 
 def test_worker_that_never_starts_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_calls, "PROGRAM", IDLE)
-    with start_executor(HangDetector(unseen=0.5)) as executor, pytest.raises(WorkersLost, match="worker hung"):
+
+    def await_start(executor: ProcessExecutor) -> None:
         while not executor.await_workers(0.1):
             pass
+
+    with start_executor(HangDetector(unseen=0.5)) as executor, pytest.raises(WorkersLost, match="worker hung"):
+        await_start(executor)
 
 
 def test_process_without_an_end_of_its_connection_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
