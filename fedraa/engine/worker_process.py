@@ -179,7 +179,7 @@ def _exit_with_parent(lifeline: int, parent: int) -> None:
 
 def main() -> None:
     """Serve the executor whose file descriptors are the arguments of this program."""
-    # These signals reach all processes of a terminal. Only the executor's process handles them.
+    # Only the executor's process handles these signals.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     worker, parent, *descriptors = map(int, sys.argv[1:])

@@ -189,3 +189,11 @@ def test_workers_end_with_a_killed_run_that_leaves_a_child(tmp_path: Path) -> No
             assert time.monotonic() < give_up
             time.sleep(0.05)
         os.kill(child, signal.SIGKILL)
+
+
+def test_workers_receive_no_signals_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_calls, "PROGRAM", IDLE)
+    with start_executor():
+        workers = list_descendants(os.getpid())
+        assert len(workers) >= 2
+        assert os.getpgid(0) not in {os.getpgid(worker) for worker in workers[-2:]}
