@@ -132,8 +132,9 @@ class WorkerHandle:
             connection = Connection(own.detach())
             descriptors = (theirs.fileno(), memory, lifeline)
             program = [sys.executable, "-c", PROGRAM, str(number), str(os.getpid()), *map(str, descriptors)]
+            # A terminal sends Ctrl-C to its process group. A worker in this group would print a traceback if it starts.
             process = subprocess.Popen(
-                program, env=os.environ | variables, pass_fds=descriptors, stdin=subprocess.DEVNULL
+                program, env=os.environ | variables, pass_fds=descriptors, stdin=subprocess.DEVNULL, process_group=0
             )
         return cls(number, process, connection, deaths)
 

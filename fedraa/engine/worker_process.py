@@ -160,10 +160,10 @@ def serve(connection: Connection, memory: SharedMemory, number: int) -> None:
         while True:
             call, reply = receive()
             send(worker.call(call), reply)
-    # The user's components may raise any exception, and their results may be impossible to pickle.
-    except Exception as error:
-        # If the executor has closed the connection, there is no receiver.
-        with suppress(ConnectionError):
+    # The user's components may raise any exception, also KeyboardInterrupt. Pickling an answer may fail.
+    except BaseException as error:
+        # If the executor or a component has closed the connection, there is no receiver.
+        with suppress(OSError):
             send(Failure(format_error(error)), None)
 
 
@@ -179,7 +179,7 @@ def _exit_with_parent(lifeline: int, parent: int) -> None:
 
 def main() -> None:
     """Serve the executor. The arguments of this program are the worker's index and three file descriptors."""
-    # These signals reach all processes of a terminal. Only the executor's process handles them.
+    # Only the executor's process handles these signals.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     worker, parent, *descriptors = map(int, sys.argv[1:])

@@ -124,7 +124,7 @@ rng = np.random.default_rng(4)
 
 
 class DrawsFromItself:
-    """A data set whose attribute `rng` has the name of a global variable that it does not use."""
+    """A data set with an attribute `rng`. A global variable that it does not use has the same name."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)

@@ -1,11 +1,13 @@
 """Slots of the shared memory are reused only when no array uses them, and packed objects keep their values."""
 
 import gc
+import os
 
 import numpy as np
 import pytest
 
-from fedraa.engine.shared_memory import ALIGNMENT, INLINE_BYTES, Slots, count_room, pack, unpack, write
+from fedraa.engine import shared_memory
+from fedraa.engine.shared_memory import ALIGNMENT, INLINE_BYTES, SharedMemory, Slots, count_room, pack, unpack, write
 
 LARGE = np.arange(INLINE_BYTES, dtype=np.float32)
 SMALL = np.arange(3, dtype=np.float32)
@@ -57,3 +59,22 @@ def test_new_slots_do_not_overlap() -> None:
     for number, lease in enumerate(leases):
         lease.content[:] = number
     assert [set(lease.content.tolist()) for lease in leases] == [{number} for number in range(5)]
+
+
+def test_many_slots_need_few_file_descriptors() -> None:
+    slots = Slots()
+    slots.lease(1)
+    before = len(os.listdir("/dev/fd"))
+    leases = [slots.lease(INLINE_BYTES) for _ in range(500)]
+    assert len(os.listdir("/dev/fd")) <= before + 1
+    assert len({lease.place for lease in leases}) == 500
+
+
+def test_slots_larger_than_a_segment_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "SEGMENT_BYTES", 2**16)
+    slots = Slots()
+    leases = [slots.lease(size) for size in (2**12, 2**18 + 1, 2**15, 2**16, 2**15, 2**15, 2**17)]
+    for number, lease in enumerate(leases):
+        lease.content[:] = number
+    other = SharedMemory(slots.memory.descriptor)
+    assert [set(other.view(lease.place)) for lease in leases] == [{number} for number in range(7)]
