@@ -82,11 +82,12 @@ class Worker:
 
     def _train_all(self, jobs: list[Job], shared_args: tuple[Any, ...]) -> list[Update]:
         updates = []
-        height = self._worker_spec.stack
-        for start in range(0, len(jobs), height):
-            stack = jobs[start : start + height]
-            work = [job.work(shared_args, self._worker_spec.source) for job in stack]
-            updates += [job.answer(update, shared_args) for job, update in zip(stack, self.train(work), strict=True)]
+        # The trainer divides tasks into stacks. Without stacks, the parameters of a task are fetched when it begins.
+        at_once = len(jobs) if self._worker_spec.stack > 1 else 1
+        for start in range(0, len(jobs), at_once):
+            part = jobs[start : start + at_once]
+            work = [job.work(shared_args, self._worker_spec.source) for job in part]
+            updates += [job.answer(update, shared_args) for job, update in zip(part, self.train(work), strict=True)]
         return updates
 
     def train(self, work: list[Work]) -> list[Update]:

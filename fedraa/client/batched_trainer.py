@@ -5,7 +5,7 @@ On a GPU this is faster than training one task after another, because it launche
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,9 @@ class BatchedTrainer(Trainer):
     """A trainer that trains up to `stack` tasks with the same submodel shape at the same time.
 
     These tasks form a stack, with one row per task. Stacks and minibatches are padded, so that a task's result does not
-    depend on the other tasks of its stack. Results differ from results of `Trainer` by rounding.
+    depend on the other tasks of its stack. On a CPU, the rounding of matrix products depends on the row, because the
+    addresses of rows differ. Therefore a task's row follows from its id. Results differ from results of `Trainer` by
+    rounding.
     """
 
     def __init__(self, traced: Traced, local: LocalTraining, stack: int, **options: Any) -> None:
@@ -51,10 +53,25 @@ class BatchedTrainer(Trainer):
         for number, one in enumerate(work):
             alike[self._stack_key(one)].append(number)
         for numbers in alike.values():
-            for start in range(0, len(numbers), self._height):
-                stack = numbers[start : start + self._height]
-                updates |= zip(stack, self._train_stack([work[number] for number in stack]), strict=True)
+            for stack in self._place([work[number].task for number in numbers]):
+                rows = {row: numbers[place] for row, place in stack.items()}
+                trained = self._train_stack({row: work[number] for row, number in rows.items()})
+                updates |= {number: trained[row] for row, number in rows.items()}
         return [updates[number] for number in range(len(work))]
+
+    def _place(self, tasks: Sequence[Task]) -> list[dict[int, int]]:
+        """Divide tasks into stacks. Each stack has the indices of its tasks by row."""
+        stacks: list[dict[int, int]] = []
+        for number, task in enumerate(tasks):
+            row = stack_row(task, self._height)
+            if self._device.type != "cpu":
+                row = number % self._height
+            free = next((stack for stack in stacks if row not in stack), None)
+            if free is None:
+                free = {}
+                stacks.append(free)
+            free[row] = number
+        return stacks
 
     def reset(self) -> None:
         super().reset()
@@ -73,17 +90,21 @@ class BatchedTrainer(Trainer):
         """Return the padded minibatch size: a power of two, but at most the size of the largest minibatch."""
         return min(self._local.batch_size + self._local.min_batch - 1, 1 << (samples - 1).bit_length())
 
-    def _train_stack(self, work: Sequence[Work]) -> list[Update]:
+    def _train_stack(self, work: Mapping[int, Work]) -> dict[int, Update]:
+        """Train a stack of tasks, which are given by row. Return the updates by row."""
         started = time.perf_counter()
-        for one in work:
+        for one in work.values():
             self._refuse_too_few_samples(len(one.y))
-        filled = [*work, *[work[0]] * (self._height - len(work))]
-        stack = self._stack_for_widths(work[0].task.widths)
+        some = next(iter(work.values()))
+        # Copies of a task are in the free rows. Their results are not used.
+        filled = [work.get(row, some) for row in range(self._height)]
+        stack = self._stack_for_widths(some.task.widths)
         whole = stack_tasks([one.task for one in filled])
         labels = [one.y for one in filled]
-        steps = [self._count_steps(one.task, len(one.y)) for one in work]
+        steps = [self._count_steps(one.task, len(one.y)) for one in filled]
+        length = self._count_steps(some.task, len(some.y))
         local_step = LocalStep(
-            self._local, self._components, stack, whole, labels, self._device, steps=steps[0], bf16=self._bf16
+            self._local, self._components, stack, whole, labels, self._device, steps=length, bf16=self._bf16
         )
         totals = torch.zeros(self._height, device=self._device)
         halfway, received = None, None
@@ -95,10 +116,10 @@ class BatchedTrainer(Trainer):
             totals += local_step.step(*batch)
             if halfway is not None:
                 halfway.record(step, stack.weights)
-            for row, last in enumerate(steps):
-                if last != step:
+            for row, one in work.items():
+                if steps[row] != step:
                     continue
-                task = work[row].task
+                task = one.task
                 cosine = None
                 if halfway is not None and received is not None:
                     cosine = halfway.compute(received, stack.weights, row, local_step.embeddings)
@@ -119,22 +140,23 @@ class BatchedTrainer(Trainer):
                     cosine=cosine,
                 )
         seconds = (time.perf_counter() - started) / len(work)
-        return [replace(trained[row], seconds=seconds) for row in range(len(work))]
+        return {row: replace(update, seconds=seconds) for row, update in trained.items()}
 
-    def _stacked_minibatches(self, work: Sequence[Work]) -> Iterator[tuple[Tensor, Tensor]]:
+    def _stacked_minibatches(self, work: Mapping[int, Work]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the inputs [rows, b, ...] and labels [rows, b] of each step of a stack.
 
-        The label is PADDING if a client has no more samples or steps.
+        The label is PADDING if a row has no task, or if its client has no more samples or steps.
         """
-        longest = max(len(one.y) for one in work)
-        width = self._batch_rows(len(work[0].y))
-        steps = max(self._count_steps(one.task, len(one.y)) for one in work)
-        x = np.zeros((self._height, longest + 1, *work[0].x.shape[1:]), work[0].x.dtype)
+        some = next(iter(work.values()))
+        longest = max(len(one.y) for one in work.values())
+        width = self._batch_rows(len(some.y))
+        steps = max(self._count_steps(one.task, len(one.y)) for one in work.values())
+        x = np.zeros((self._height, longest + 1, *some.x.shape[1:]), some.x.dtype)
         y = np.full((self._height, longest + 1), PADDING)
         # Row `longest` of x and y is padding. A minibatch with fewer than `width` samples is filled with this row.
         orders = np.full((steps, self._height, width), longest)
         new_epochs: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for row, one in enumerate(work):
+        for row, one in work.items():
             x[row, : len(one.y)] = one.x
             y[row, : len(one.y)] = one.y
             step = 0
@@ -145,7 +167,7 @@ class BatchedTrainer(Trainer):
                     step += 1
         inputs, labels, device_orders = (self._to_tensor(array) for array in (x, y, orders))
         rows = torch.arange(self._height, device=self._device)[:, None]
-        augment = [self._transforms.make_augmentation(one.task.client, one.task.turn) for one in work]
+        augment = {row: self._transforms.make_augmentation(one.task.client, one.task.turn) for row, one in work.items()}
         for step, order in enumerate(device_orders):
             for row, epoch in new_epochs[step]:
                 read_epoch = work[row].read_epoch
@@ -156,15 +178,20 @@ class BatchedTrainer(Trainer):
             batch = inputs[rows, order]
             if self._transforms:
                 counts = (orders[step] != longest).sum(axis=1).tolist()
-                for row, samples in enumerate(counts[: len(work)]):
-                    if samples:
-                        batch[row, :samples] = augment[row](batch[row, :samples])
+                for row, change in augment.items():
+                    if counts[row]:
+                        batch[row, : counts[row]] = change(batch[row, : counts[row]])
             yield batch, labels[rows, order]
 
     def _stack_for_widths(self, widths: tuple[int, ...]) -> BatchedModule:
         if widths not in self._stacks:
             self._stacks[widths] = BatchedModule(self._make_module(widths), self._height, self._device)
         return self._stacks[widths]
+
+
+def stack_row(task: Task, height: int) -> int:
+    """Return the row of a task in a stack on a CPU."""
+    return task.id % height
 
 
 def stack_tasks(tasks: Sequence[Task]) -> Task:

@@ -3,12 +3,13 @@
 import heapq
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, Self
 
 from fedraa.client import Work
+from fedraa.client.batched_trainer import stack_row
 from fedraa.client.task_trainer import TaskTrainer
 from fedraa.data import Federated
 from fedraa.engine.factories import make_worker_spec
@@ -226,7 +227,7 @@ class LocalExecutor:
         alike = (other for number, other in self._tasks.items() if number not in apart and other.widths == first.widths)
         stack = [first]
         if task not in self._alone:
-            stack += islice(alike, self._stack - 1)
+            stack += islice(self._skip_used_rows(first, alike), self._stack - 1)
         outcomes = train_together(self._trainer, self._data, stack)
         numbers = [stacked.id for stacked in stack]
         if outcomes is None:
@@ -234,6 +235,15 @@ class LocalExecutor:
             self._train_stack(task)
         else:
             self._trained |= zip(numbers, outcomes, strict=True)
+
+    def _skip_used_rows(self, first: Task, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Yield the tasks that can be in one stack with the task `first`, because each needs another row."""
+        used = {stack_row(first, self._stack)}
+        for task in tasks:
+            row = stack_row(task, self._stack)
+            if row not in used:
+                used.add(row)
+                yield task
 
     def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
         # On the wall clock, no task is trained before the loop waits for it.

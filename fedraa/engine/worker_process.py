@@ -107,18 +107,10 @@ class WorkerProcess:
         return self._evaluate(request.params, request.kept)
 
     def _train(self, tasks: Sequence[Task]) -> list[Update | Fault]:
-        outcomes: list[Update | Fault] = []
-        height = self._start.worker_spec.stack
-        for first in range(0, len(tasks), height):
-            stack = tasks[first : first + height]
-            outcomes += self._train_stack(stack)
-        return outcomes
-
-    def _train_stack(self, tasks: Sequence[Task]) -> list[Update | Fault]:
         outcomes = train_together(self._trainer, self._start.data, tasks, self._number)
         if outcomes is not None:
             return list(outcomes)
-        return [outcome for task in tasks for outcome in self._train_stack([task])]
+        return [outcome for task in tasks for outcome in self._train([task])]
 
     def _evaluate(self, params: Vector, kept: State) -> Evaluation | InputError | str:
         try:

@@ -39,6 +39,7 @@ CASES: tuple[dict[str, Any], ...] = (
     {"method": "fed-raa", "updates": 24, "hidden": (64,)},
     {"method": "fed-quilt", "updates": 24, "hidden": (64,)},
     {"method": "fedavg", "rounds": 3, "hidden": (64,), "vmap_batch": 3},
+    {"method": "fed-raa", "updates": 60, "hidden": (64,), "vmap_batch": 4, "clients": 12, "local_steps": None},
     {"method": "scaffold", "rounds": 2, "hidden": (64,)},
     {"method": "fedasync+ditto", "updates": 12, "hidden": (64,)},
     {"method": "prunefl", "rounds": 12},
