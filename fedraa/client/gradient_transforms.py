@@ -23,7 +23,8 @@ class StepContext(NamedTuple):
 
     Attributes:
         weights: Weights before the step, in the shape of the gradient.
-        received: Weights that the client received from the server, in the shape of the gradient.
+        received: Weights that the client received from the server, in the shape of the gradient. Another task may use
+            the same memory later, so keep only a clone.
         piece: Position of the gradient in the flat buffer of all trained weights: a slice, or `...` for all.
     """
 
