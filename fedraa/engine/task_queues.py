@@ -2,8 +2,10 @@
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 
+from fedraa.client.batched_trainer import stack_row
 from fedraa.messages import Index, Task
 
 # Tasks are added to a call until the call takes about this time. Longer calls would save little, because sending a call
@@ -90,7 +92,8 @@ class Queues:
     def take(self, group: int, places: int) -> list[Task]:
         """Remove and return the tasks of the next call: the next due task, and further tasks while the call is short.
 
-        A call gets at most max(waiting tasks / places, stack) tasks. A worker trains `stack` tasks as one batch.
+        A call gets at most max(waiting tasks / places, stack) tasks. A worker trains `stack` tasks as one batch, in
+        which each task needs another row. Tasks that would need an additional batch wait for another call.
 
         Args:
             group: The worker group.
@@ -98,11 +101,18 @@ class Queues:
         """
         waiting = self._waiting[group]
         share = len(waiting) // places
+        batches = max(1, share // self._stack)
+        rows: Counter[int] = Counter()
+        left: list[tuple[float, int]] = []
         tasks: list[Task] = []
         seconds = size = 0.0
         while waiting:
             number = waiting[0][1]
             task, _ = self._tasks[number]
+            row = stack_row(task, self._stack)
+            if self._stack > 1 and rows[row] == batches:
+                left.append(heapq.heappop(waiting))
+                continue
             seconds += self._pace * self._work(task)
             size += task.nbytes
             full = len(tasks) >= share or seconds > GROUP_SECONDS or size > GROUP_BYTES
@@ -110,6 +120,9 @@ class Queues:
                 break
             heapq.heappop(waiting)
             tasks.append(task)
+            rows[row] += 1
             if number in self._alone:
                 break
+        for entry in left:
+            heapq.heappush(waiting, entry)
         return tasks

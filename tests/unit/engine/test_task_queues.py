@@ -64,6 +64,14 @@ def test_call_has_as_many_tasks_as_a_vmap_stack() -> None:
     assert [taken(queues) for _ in range(2)] == [[0], [1]]
 
 
+def test_call_has_tasks_for_different_rows_of_a_stack() -> None:
+    """In stacks of 3, the tasks 0, 3 and 6 need the same row."""
+    queues = Queues(1, None, lambda task: 1.0, stack=3)
+    for due, number in enumerate((0, 3, 6, 1, 2, 4)):
+        queues.submit(task(number), float(due))
+    assert [taken(queues, places=4) for _ in range(3)] == [[0, 1, 2], [3, 4], [6]]
+
+
 def test_each_worker_group_has_a_separate_queue() -> None:
     queues = Queues(2, np.array([1, 0]), lambda task: 1.0)
     queues.submit(task(0, client=0), 0.0)
