@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.system.chaos_kills import CHOSEN, judge_runs, make_experiment, run_undisturbed
 from benchmarks.system.chaos_table import Kind, Tally, count_commits
-from benchmarks.system.processes import list_descendants, process_title
+from benchmarks.system.processes import find_parent, list_descendants, process_title
 from fedraa.callbacks import Callback, Event
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.engine.build import build_run
@@ -48,10 +48,16 @@ class Signals(Callback):
     def on_commit(self, event: Event) -> None:
         self._commits += 1
         number = self._after.get(self._commits)
-        workers = [pid for pid in list_descendants(os.getpid()) if "worker_process" in process_title(pid)]
+        workers = find_worker_processes()
         if number is not None and workers:
             os.kill(int(self._rng.choice(workers)), number)
             self.sent += 1
+
+
+def find_worker_processes() -> list[int]:
+    """Return the ids of the worker processes that this process has started."""
+    own = os.getpid()
+    return [pid for pid in list_descendants(own) if find_parent(pid) == own and "worker_process" in process_title(pid)]
 
 
 def disturb_workers(

@@ -29,6 +29,12 @@ def list_descendants(root: int) -> list[int]:
     return family[1:]
 
 
+def find_parent(process: int) -> int | None:
+    """Return the id of a process's parent; None if the process has ended."""
+    fields = read_stat_fields(process)
+    return None if fields is None else int(fields[1])
+
+
 def call_in_child(
     function: Callable[..., object], *args: object, variables: Mapping[str, str] = MappingProxyType({})
 ) -> Any:

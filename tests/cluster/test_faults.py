@@ -16,7 +16,6 @@ from mishaps import die, err, first, freeze, hang
 from refusals import refuses
 from same_run import same
 
-from actors.pool import queues
 from actors.pool.executor import RayExecutor
 from actors.pool.handles import WorkerHandle
 from actors.pool.liveness import Heartbeat
@@ -24,6 +23,7 @@ from actors.worker.worker import Worker
 from fedraa.api import run
 from fedraa.client.trainer import Work
 from fedraa.config.experiment import Experiment
+from fedraa.engine import task_queues
 from fedraa.engine.build import build_run
 from fedraa.engine.hang_detector import HangDetector
 from fedraa.engine.run_spec import RunSpec
@@ -74,7 +74,7 @@ def trial(**changes: object) -> RunSpec:
 @pytest.fixture(autouse=True)
 def one_task_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send one task per call. Calls of several tasks have separate tests."""
-    monkeypatch.setattr(queues, "GROUP_SECONDS", 0.0)
+    monkeypatch.setattr(task_queues, "GROUP_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")

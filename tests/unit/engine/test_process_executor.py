@@ -21,6 +21,7 @@ from torch import nn
 
 import fedraa as fl
 from benchmarks.system.chaos_kills import comparable_log
+from benchmarks.system.chaos_local import find_worker_processes
 from benchmarks.system.processes import list_descendants
 from fedraa.callbacks import Event
 from fedraa.callbacks.callback_list import CallbackList
@@ -76,7 +77,7 @@ class KillWorker(fl.Callback):
     def on_commit(self, event: Event) -> None:
         self._left -= 1
         if not self._left:
-            os.kill(list_descendants(os.getpid())[-1], self._signal)
+            os.kill(find_worker_processes()[-1], self._signal)
 
 
 def same_without_faults(history: fl.History, undisturbed: fl.History) -> None:

@@ -18,6 +18,7 @@ from equal_runs import SMALL
 from torch import nn
 
 import fedraa as fl
+from benchmarks.system.chaos_local import find_worker_processes
 from benchmarks.system.processes import list_descendants
 from fedraa.callbacks import Event
 from fedraa.engine import process_executor, worker_calls
@@ -45,7 +46,7 @@ def test_worker_that_stops_within_an_answer_is_replaced(monkeypatch: pytest.Monk
     monkeypatch.setattr(worker_calls, "PROGRAM", INTERRUPTED_ANSWER)
     monkeypatch.setattr(worker_calls, "ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(process_executor, "ANSWER_SECONDS", 1.0)
-    with start_executor() as executor, pytest.raises(WorkersLost, match="did not finish its answer within 1 s"):
+    with start_executor() as executor, pytest.raises(WorkersLost, match="within 1 s"):
         executor.await_workers(60)
 
 
@@ -110,7 +111,7 @@ class Interrupts(fl.LocalAlgorithm):
 def test_worker_that_cannot_continue_reports_the_reason(tmp_path: Path) -> None:
     fedavg = fl.method("fedavg")
     method = replace(fedavg, name="interrupts", local=replace(fedavg.local, algorithm=Interrupts()))
-    with pytest.raises((fl.RunFailed, WorkersLost), match="KeyboardInterrupt: not by the user"):
+    with pytest.raises((fl.RunFailed, WorkersLost), match="not by the user"):
         fl.run(**RUN | {"method": method}, workers=2, out=tmp_path / "run")
 
 
@@ -139,8 +140,7 @@ class KillFirst(fl.Callback):
 
     def on_commit(self, event: Event) -> None:
         if not self.killed:
-            children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-            self.killed = int(children[0])
+            self.killed = find_worker_processes()[0]
             os.kill(self.killed, signal.SIGKILL)
 
 
