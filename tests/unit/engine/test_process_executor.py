@@ -80,6 +80,20 @@ class KillWorker(fl.Callback):
             os.kill(find_worker_processes()[-1], self._signal)
 
 
+class FreezeBusyWorker(fl.Callback):
+    """A callback that stops a worker process with a task, after the first commit at which there is one."""
+
+    def __init__(self, executor: ProcessExecutor) -> None:
+        self._executor = executor
+        self.frozen = False
+
+    def on_commit(self, event: Event) -> None:
+        busy = [handle for handle in self._executor._handles.values() if handle.is_ready and handle.calls]
+        if busy and not self.frozen:
+            os.kill(busy[0].process.pid, signal.SIGSTOP)
+            self.frozen = True
+
+
 def same_without_faults(history: fl.History, undisturbed: fl.History) -> None:
     """Assert equal events, apart from faults and real times, and the same final bits."""
     assert comparable_log(history.lines()) == comparable_log(undisturbed.lines())
@@ -103,9 +117,10 @@ def test_frozen_worker_is_replaced_and_the_run_is_the_same(tmp_path: Path) -> No
     directory = tmp_path / "frozen"
     directory.mkdir()
     spec = build_run(fl.Experiment(**fields | PROCESSES, out=directory))
-    callbacks = CallbackList([KillWorker(50, signal.SIGSTOP)])
     with closing(ProcessExecutor(spec, 2, HangDetector(factor=0, min_seconds=HUNG_AFTER_S))) as executor:
-        RunSession(spec, directory, executor, Stop(), callbacks).execute()
+        callback = FreezeBusyWorker(executor)
+        RunSession(spec, directory, executor, Stop(), CallbackList([callback])).execute()
+    assert callback.frozen
     frozen = fl.History(directory)
     same_without_faults(frozen, alone)
     assert any("worker hung" in line.get("error", "") for line in frozen.lines())

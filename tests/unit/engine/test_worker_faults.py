@@ -193,7 +193,7 @@ def test_workers_end_with_a_killed_run_that_leaves_a_child(tmp_path: Path) -> No
 
 def test_workers_receive_no_signals_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_calls, "PROGRAM", IDLE)
-    with start_executor():
-        workers = list_descendants(os.getpid())
-        assert len(workers) >= 2
-        assert os.getpgid(0) not in {os.getpgid(worker) for worker in workers[-2:]}
+    with start_executor() as executor:
+        groups = {os.getpgid(handle.process.pid) for handle in executor._handles.values()}
+        assert len(groups) == 2
+        assert os.getpgid(0) not in groups
