@@ -34,22 +34,18 @@ from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.hang_detector import HangDetector
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
+from fedraa.engine.task_pool import MAX_DEATHS, TaskPool
 from fedraa.engine.task_queues import Queues
 from fedraa.errors import InputError, RunFailed, WorkersLost
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
 
-# A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
-MAX_DEATHS = 3
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
-# Seconds between two looks for ended calls while the server sends the tasks of a round.
-RECEIVE_SECONDS = 0.005
-
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class RayExecutor:
+class RayExecutor(TaskPool):
     """An executor that trains tasks on worker actors.
 
     Responsibilities:
@@ -127,40 +123,8 @@ class RayExecutor:
             for _ in range(group.workers):
                 self._start_worker(next(numbers), number, deaths=0)
 
-    def await_workers(self, timeout: float) -> bool:
-        give_up = runtime.monotonic() + timeout
-        while len(self._ready_workers()) < self.workers and self.receive(give_up):
-            pass
-        return len(self._ready_workers()) == self.workers
-
     def share(self, params: Vector) -> SharedBuffer:
         return self._serializer.share(params)
-
-    def submit(self, task: Task, due: float) -> None:
-        self._queues.submit(task, due)
-        self._fill_queues()
-        # The dispatch of a large round takes longer than the first calls. Workers that end them get new calls here.
-        if runtime.monotonic() >= self._receive_at:
-            self._receive_at = runtime.monotonic() + RECEIVE_SECONDS
-            self.receive(give_up=0.0)
-
-    def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        give_up = runtime.monotonic() + timeout
-        while not self._faults and task not in self._outcomes and self.receive(give_up):
-            pass
-        return self._faults.popleft() if self._faults else self._outcomes.pop(task, None)
-
-    def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
-        if not self._outcomes and not self._faults:
-            self.receive(runtime.monotonic() + timeout)
-        outcomes = [*self._faults, *self._outcomes.values()]
-        self._faults.clear()
-        self._outcomes.clear()
-        return outcomes
-
-    def cancel(self, task: int) -> None:
-        self._outcomes.pop(task, None)
-        self._queues.cancel(task)
 
     def evaluate(self, params: Vector, kept: State) -> WorkerEvaluation:
         pending = WorkerEvaluation(self.receive, runtime.put(params), runtime.put(kept))
@@ -222,6 +186,9 @@ class RayExecutor:
             call.handle.since = runtime.monotonic()
         call.handle.calls.append(call)
         self._calls[call.ref] = call
+
+    def _now(self) -> float:
+        return runtime.monotonic()
 
     def _ready_workers(self, group: int | None = None) -> list[WorkerHandle]:
         """Return the workers of a group (default: of all groups) that are ready for work."""
@@ -364,10 +331,6 @@ class RayExecutor:
             for task, update in zip(call.tasks, result, strict=True):
                 self._settle_task(task, update)
             self._queues.record_duration(sum(update.seconds for update in result), call.work)
-
-    def _settle_task(self, task: Task, outcome: Update | Fault) -> None:
-        if self._queues.ended(task, well=isinstance(outcome, Update)):
-            self._outcomes[task.id] = outcome
 
     def _evaluate_again(self, pending: WorkerEvaluation, wrong: str) -> None:
         pending.failures += 1

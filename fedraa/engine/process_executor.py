@@ -28,6 +28,7 @@ from fedraa.engine.shared_memory import (
     write,
 )
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
+from fedraa.engine.task_pool import MAX_DEATHS, TaskPool
 from fedraa.engine.task_queues import Queues
 from fedraa.engine.worker_calls import (
     ANSWER_SECONDS,
@@ -43,17 +44,13 @@ from fedraa.engine.worker_process import Answer, Evaluate, Failure, Start, Train
 from fedraa.errors import InputError, RunFailed, WorkersLost
 from fedraa.messages import Evaluation, Fault, SharedBuffer, State, Task, Update, Vector
 
-# A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
-MAX_DEATHS = 3
 # Seconds between two checks for hung and dead workers.
 CHECK_SECONDS = 1.0
-# Seconds between two looks for answers while the server sends the tasks of a round.
-RECEIVE_SECONDS = 0.005
 
 logger = logging.getLogger(__name__)
 
 
-class ProcessExecutor:
+class ProcessExecutor(TaskPool):
     """An executor that trains tasks in worker processes on this machine.
 
     The processes exchange short messages through sockets, and arrays through shared memory. A process that dies, hangs
@@ -93,12 +90,6 @@ class ProcessExecutor:
             self.close()
             raise
 
-    def await_workers(self, timeout: float) -> bool:
-        give_up = time.monotonic() + timeout
-        while len(self._ready_workers()) < self.workers and self.receive(give_up):
-            pass
-        return len(self._ready_workers()) == self.workers
-
     def share(self, params: Vector) -> SharedBuffer:
         """Return a buffer with a copy of the parameters in the shared memory, if they are large enough."""
         if params.nbytes < INLINE_BYTES:
@@ -111,32 +102,6 @@ class ProcessExecutor:
         self._shared[bounds] = piece
         weakref.finalize(shared, self._shared.pop, bounds).atexit = False
         return shared
-
-    def submit(self, task: Task, due: float) -> None:
-        self._queues.submit(task, due)
-        self._fill_queues()
-        # The dispatch of a large round takes longer than the first calls. Workers that end them get new calls here.
-        if time.monotonic() >= self._receive_at:
-            self._receive_at = time.monotonic() + RECEIVE_SECONDS
-            self.receive(give_up=0.0)
-
-    def wait(self, task: int, timeout: float) -> Update | Fault | None:
-        give_up = time.monotonic() + timeout
-        while not self._faults and task not in self._outcomes and self.receive(give_up):
-            pass
-        return self._faults.popleft() if self._faults else self._outcomes.pop(task, None)
-
-    def ready_outcomes(self, timeout: float) -> list[Update | Fault]:
-        if not self._outcomes and not self._faults:
-            self.receive(time.monotonic() + timeout)
-        outcomes = [*self._faults, *self._outcomes.values()]
-        self._faults.clear()
-        self._outcomes.clear()
-        return outcomes
-
-    def cancel(self, task: int) -> None:
-        self._outcomes.pop(task, None)
-        self._queues.cancel(task)
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
         pending = PendingEvaluation(params.copy(), kept, self.receive)
@@ -177,6 +142,9 @@ class ProcessExecutor:
             self._replace_lost_workers()
         self._fill_queues()
         return bool(ready) or time.monotonic() < give_up
+
+    def _now(self) -> float:
+        return time.monotonic()
 
     def _ready_workers(self) -> list[WorkerHandle]:
         return [handle for handle in self._handles.values() if handle.is_ready]
@@ -251,9 +219,7 @@ class ProcessExecutor:
 
     def _end_tasks(self, call: Call, outcomes: list[Update | Fault]) -> None:
         for task, outcome in zip(call.tasks, outcomes, strict=True):
-            is_update = isinstance(outcome, Update)
-            if self._queues.ended(task, well=is_update):
-                self._outcomes[task.id] = outcome
+            self._settle_task(task, outcome)
         seconds = sum(outcome.seconds for outcome in outcomes if isinstance(outcome, Update))
         if seconds:
             self._queues.record_duration(seconds, call.work)
@@ -299,8 +265,7 @@ class ProcessExecutor:
         """Store the fault of a call after its worker's death. Send each of several tasks again in a separate call."""
         if len(call.tasks) == 1:
             [task] = call.tasks
-            if self._queues.ended(task, well=False):
-                self._outcomes[task.id] = Fault(task.id, worker, cause)
+            self._settle_task(task, Fault(task.id, worker, cause))
             return
         if call.tasks:
             cause += f"; each of its {len(call.tasks)} tasks is sent again in a separate call"
