@@ -1,28 +1,33 @@
-"""Fed-Quilt: equal fragments, short tasks, and deltas that are added (fedraa's own method; no paper).
+"""Fed-Quilt: equal fragments, short tasks, and a server that takes Muon steps (fedraa's own method; no paper).
 
 The model is cut into M equal fragments. Weights between two fragments are 0. At the start, the other weights of each
 unit are multiplied, so that their norm is that of all weights of the unit. When client n is idle:
     j = the fragment for which the fewest tasks were sent
     send theta_j
-Client n: SGD with clipping and calibrated logits, for 15 steps, or fewer if the labels of clients differ, but with so
-    many steps that training takes at least about as long as the download and the upload of theta_j;
+Client n: SGD with clipping and calibrated logits, for H local steps: one, or so many that training takes at least
+    about as long as the download and the upload of theta_j; if H > 1,
     c = cos(change of theta_j in the first half of the steps, change of theta_j in the second half),
         within limits that follow from the relative change of weight matrices;
     embeddings take steps of Adam
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
-    theta_j <- theta_j + a * delta
+    if H <= 7, on weight matrices:
+        m_j <- 0.95 * m_j + 0.05 * a * delta
+        theta_j <- theta_j + 0.03 * sqrt(H / (1 + K / 100)) * lmo(m_j)      # K: local steps of earlier updates
+    on all other parameters, or on all if H > 7:
+        theta_j <- theta_j + a * delta
         on biases of cut layers and on embeddings that all fragments have: a = min(1, server_gain / N) * s(staleness)
     the learning rate of later tasks, at first 0.2, rises if the median c of the last N updates is above -0.05, and
         falls if it is below -0.05 or if the clients' losses have risen
 The evaluated model is the Polyak mean of the last models.
 
-Read next: schedulers/greedy.py (the scheduler), client/halfway_cosine.py and server/local_rates.py (the learning
-rate), client/embedding_steps.py (Adam for embeddings).
+Read next: schedulers/greedy.py (the scheduler), server/muon.py (lmo), client/halfway_cosine.py and
+server/local_rates.py (the learning rate), client/embedding_steps.py (Adam for embeddings).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
+from math import prod, sqrt
 from typing import Any, ClassVar
 
 import numpy as np
@@ -31,20 +36,23 @@ from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Vector
-from fedraa.numbers import NotNegative, Positive, UpToOne
+from fedraa.numbers import Count, NotNegative, Positive, UpToOne
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
 from fedraa.server.mixing import add_delta
+from fedraa.server.muon import Muon
 from fedraa.server.participation_correction import balanced_weight
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, weight_for_clients
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
-from fedraa.vectors.chunked import map_chunks, ordered_sum, subtract_chunk, sum_squares
+from fedraa.vectors.chunked import add_scaled, map_chunks, ordered_sum, subtract_chunk, sum_squares
 from fedraa.vectors.index_ranges import global_slices
 
 # The running mean of squared deltas covers about this number of updates of a fragment.
 SQUARES_WINDOW = 100
 # Lower limit of the running mean of squared deltas. Deltas are divided by a power of this mean.
 MIN_SQUARE = np.float32(1e-30)
+# After this number of local steps, the length of a Muon step has fallen to 1 / sqrt(2) of its first value.
+DECAY_STEPS = 100
 
 
 @ASYNC_RULE.register("delta")
@@ -95,6 +103,62 @@ class DeltaMix(AsyncRule):
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         return balanced_weight(self._share, balance) * factor_at(staleness, self._factor)
+
+
+@ASYNC_RULE.register("muon-delta")
+@dataclass
+class MuonDelta(DeltaMix):
+    """Muon steps on weight matrices for the deltas of short tasks. All other deltas are added, as in DeltaMix.
+
+    The delta of a task of few local steps has much noise. So it only enters the momentum m, and the server takes a
+    step whose length does not depend on the delta. After K local steps of short tasks, a task of H local steps leads
+    to the step
+
+        theta <- theta + server_lr * sqrt(H / (1 + K / 100)) * lmo(m),   m <- 0.95 m + 0.05 a delta,
+
+    with Nesterov's momentum, and lmo and a as in Muon and DeltaMix. Vectors, such as biases and the weights of norms,
+    move by a * delta.
+
+    Attributes:
+        server_lr: Length of the first step of a task of one local step, in units of the weights.
+        short_steps: Largest number of local steps of a short task. The deltas of longer tasks are added.
+    """
+
+    server_lr: Positive = 0.03
+    short_steps: Count = 7
+
+    is_convex_mix: ClassVar[bool] = False
+    is_delta_mix: ClassVar[bool] = False
+    keeps: ClassVar[str] = "momentum m [d]"
+    state_fields: ClassVar[tuple[str, ...]] = ("_muon", "_steps")
+
+    def start(self, model: AsyncModel) -> None:
+        super().start(model)
+        self._muon = Muon().bind(len(model.params), model.tensors)
+        self._steps = 0
+        self._in_matrix = np.zeros(len(model.params), bool)
+        start = 0
+        for shape in model.tensors:
+            stop = start + prod(shape)
+            self._in_matrix[start:stop] = len(shape) > 1
+            start = stop
+
+    def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+        if update.steps > self.short_steps:
+            return super().apply_update(update, model)
+        in_matrix = self._in_matrix[update.where]
+        moved = np.zeros(len(model.params), bool)
+        moved[update.where] = in_matrix
+        delta = np.zeros(len(model.params), np.float32)
+        add_scaled(delta, update.coordinates, self.weight(update.staleness, update.balance), update.new, update.sent)
+        self._muon.server_lr = self.server_lr * sqrt(update.steps / (1 + self._steps / DECAY_STEPS))
+        self._muon.step(model.params, delta, moved)
+        self._steps += update.steps
+        others = np.where(in_matrix, update.sent, update.new)
+        return super().apply_update(replace(update, new=others), model)
+
+    def memory(self, size: int, clients: int) -> int:
+        return 10 * size + Muon().memory(size)
 
 
 @ASYNC_RULE.register("rms-normalized-delta")
@@ -161,14 +225,16 @@ register(
         paper="fedraa",
         note="our own method",
         formula=(
-            "`theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The result is the mean of the last models."
+            "Short tasks, matrices: `m ← 0.95 m + 0.05 a · delta; theta_j ← theta_j + server_lr · lmo(m)`. Other "
+            "parameters, long tasks: `theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The result is the mean "
+            "of the last models."
         ),
-        when="Little time, and many devices that train at once: tasks are short, and the server adds the deltas.",
+        when="Little time, and many devices that train at once: tasks are as short as sending allows.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS),
         local=LocalTraining(
-            steps="auto", lr=0.2, lr_schedule="adaptive", full_rate=True, clip=2.0, logit_calibration=0.8
+            steps="auto:1", lr=0.2, lr_schedule="adaptive", full_rate=True, clip=2.0, logit_calibration=0.8
         ),
-        update=DeltaMix(),
+        update=MuonDelta(),
         schedule=AsyncSchedule(scheduler="least-sent", polyak_fraction=0.1),
         paper_settings=PaperSettings(source="our own method: no paper"),
     )

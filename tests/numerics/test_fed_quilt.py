@@ -1,4 +1,4 @@
-"""Fed-Quilt against its formulas in NumPy, on a model of 42 parameters."""
+"""Fed-Quilt with added deltas (the async rule `delta`) against its formulas in NumPy, on a model of 42 parameters."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def spec(clients: int, **flags: Any) -> RunSpec:
     x = rng.normal(size=(90, FEATURES)).astype(np.float32)
     y = (x @ rng.normal(size=(FEATURES, CLASSES))).argmax(axis=1)
     common: dict[str, Any] = {"hidden": (HIDDEN,), "lr": LR, "batch_size": BATCH, "seed": SEED, "engine": "local"}
-    common |= {"method": "fed-quilt", "clients": clients, "local_steps": f"auto:{STEPS}"}
+    common |= {"method": "fed-quilt", "clients": clients, "local_steps": f"auto:{STEPS}", "async_rule": "delta"}
     common |= {"clip": 0.0, "override": {"local.logit_calibration": 0.0}}
     model = flags.pop("model", None)
     if model is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.studies.race.entrants import LIMIT, OURS, UNRANKED
+from benchmarks.studies.race.entrants import LENT_TO, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import group_by_entrant
@@ -82,7 +82,7 @@ def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison |
     """
     ours = group_by_entrant(runs, "untuned").get(OURS)
     tuned = group_by_entrant(runs, "tuned")
-    rivals = {name: of_name for name, of_name in tuned.items() if name not in (OURS, LIMIT, *UNRANKED)}
+    rivals = {name: of_name for name, of_name in tuned.items() if name not in (OURS, LIMIT, *LENT_TO)}
     if not ours or not rivals:
         return None
     common = set.intersection(*({run.seed for run in of_name} for of_name in rivals.values()))

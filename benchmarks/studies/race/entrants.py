@@ -4,7 +4,7 @@ The learning rate, the task length, and at most two more hyperparameters of each
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.studies.race.settings import Setting
@@ -14,7 +14,6 @@ from fedraa.config.overrides import split_paths
 from fedraa.settings.resolve import resolve_method
 
 OURS, ROUNDS, LIMIT, LENT = "fed-quilt", "fedavg", "limit", "-lent"
-VARIANT = "fed-quilt-lmo"
 _STEP, _MIX, _SIZES = "0.5:2:log", "0.3:0.9", [3, 5, 10]
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
@@ -28,24 +27,20 @@ class Entrant:
     """A method to compare. The entrant LIMIT is not a method but centralised SGD, the upper bound.
 
     `knobs` has the values to try for hyperparameters other than learning rate and task length. An entrant NAME-lent,
-    such as fedavg-lent, is the method NAME with the settings that `lendable_settings` returns. The entrant VARIANT is
-    Fed-Quilt with the fields in `terms`.
+    such as fedavg-lent, is the method NAME with the settings that `lendable_settings` returns.
     """
 
     name: str
     knobs: Mapping[str, object]
-    terms: Mapping[str, object] = field(default_factory=dict)
 
     def method(self) -> str:
         if self.name == LIMIT:
             return ROUNDS
-        if self.name == VARIANT:
-            return OURS
         return self.name.removesuffix(LENT)
 
     def fields(self, setting: Setting) -> dict[str, Any]:
         """Return the fields of the entrant's experiment. LIMIT is one client with all data and all compute."""
-        fields = dict(setting.fields) | {"method": self.method(), **self.terms}
+        fields = dict(setting.fields) | {"method": self.method()}
         if self.name.endswith(LENT):
             fields |= split_paths(lendable_settings(setting), {})
         if self.name != LIMIT:
@@ -156,17 +151,7 @@ ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *L
 LENT_TO: dict[str, Entrant] = {
     name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
 }
-# Fed-Quilt with steps of a fixed length. The values are the same in all settings. It runs only if `--methods` names it,
-# and it does not count as the best other method.
-VARIANT_TERMS: dict[str, object] = {
-    "async_rule": "ringmaster-lmo",
-    "server_lr": 0.015,
-    "local_steps": "auto:1",
-    "lr": 0.1,
-    "lr_schedule": "constant",
-}
-UNRANKED = LENT_TO | {VARIANT: Entrant(VARIANT, {"server_lr": "0.005:0.05:log"}, VARIANT_TERMS)}
-KNOWN = ENTRANTS | UNRANKED
+KNOWN = ENTRANTS | LENT_TO
 
 
 def lendable_settings(setting: Setting) -> dict[str, float]:

@@ -5,18 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.studies.race.comparison import compare_defaults, format_ratio, format_times
-from benchmarks.studies.race.entrants import (
-    ENTRANTS,
-    KNOWN,
-    LENT,
-    LENT_TO,
-    LIMIT,
-    OURS,
-    ROUNDS,
-    VARIANT,
-    VARIANT_TERMS,
-    lendable_settings,
-)
+from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LENT, LENT_TO, LIMIT, OURS, ROUNDS, lendable_settings
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import draw_race
@@ -71,8 +60,6 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
     notes = list(_format_notes(race))
     if lent_to:
         notes.append(_explain_lent(setting))
-    if any(run.entrant == VARIANT for run in (*runs, *long)):
-        notes.append(_explain_variant())
     parts += ["## Tuned values", _values_table(values), _bullets(notes), source]
     base = directory / f"race_{setting.name}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -164,12 +151,6 @@ def _format_notes(race: Race) -> Iterator[str]:
     yield from setting.notes
     if aimed_at == last:
         yield f"The methods are tuned for {last}, the last target. The tables are sorted by the time to it."
-
-
-def _explain_variant() -> str:
-    """Return the sentence that explains the entrant VARIANT."""
-    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in VARIANT_TERMS.items())
-    return f"`{VARIANT}` is {OURS} with server steps of a fixed length, with the same values everywhere: `{flags}`."
 
 
 def _explain_lent(setting: Setting) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.studies.race.entrants import ENTRANTS, LENT_TO, LIMIT, OURS, ROUNDS, UNRANKED, VARIANT
+from benchmarks.studies.race.entrants import ENTRANTS, LENT_TO, LIMIT, OURS, ROUNDS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.tables import describe_test, markdown_table
@@ -196,11 +196,10 @@ def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Ite
         yield f"{part}: {OURS} does not reach {setting.target(level)} in every run."
         return
     finite = {name: t for name, t in times.items() if name not in (OURS, LIMIT) and math.isfinite(t)}
-    rivals = {name: t for name, t in finite.items() if name not in UNRANKED}
+    rivals = {name: t for name, t in finite.items() if name not in LENT_TO}
     lent = {name: t for name, t in finite.items() if name in LENT_TO}
-    variant = {name: t for name, t in finite.items() if name == VARIANT}
-    labels = ("the best other method", f"the best other method with parts of {OURS}", "its variant")
-    for label, candidates in zip(labels, (rivals, lent, variant), strict=True):
+    labels = ("the best other method", f"the best other method with parts of {OURS}")
+    for label, candidates in zip(labels, (rivals, lent), strict=True):
         if candidates:
             best = min(candidates, key=candidates.__getitem__)
             sentence = _compare_times(label, best, our_time, candidates[best])

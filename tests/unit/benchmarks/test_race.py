@@ -14,7 +14,7 @@ from refusals import refuses
 import fedraa
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.options import RunOptions
-from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT_TO, LIMIT, OURS, ROUNDS, VARIANT, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import cost_to_accuracy
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import GREY, accuracy_range, choose_colours
@@ -30,14 +30,11 @@ from benchmarks.studies.race.table import (
     rank_entrants,
 )
 from benchmarks.studies.study import FLEETS
-from fedraa.client.auto_steps import AutoSteps
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import REFERENCE_EPOCHS
 from fedraa.engine.build import build_run
 from fedraa.errors import InputError
-from fedraa.methods.ringmaster_lmo import RingmasterLMO
-from fedraa.server.muon import Muon
 from fedraa.settings.resolve import resolve_method
 from fedraa.tuning import tuner
 from fedraa.tuning.space import describe_space
@@ -135,20 +132,6 @@ def test_variants_with_fed_quilt_settings_do_not_count_as_other_methods(tmp_path
     assert "| 1.000 fedbuff | 0.400 |" in format_overview(tmp_path)
     grey = {"fedbuff-lent": GREY, "ace-lent": GREY}
     assert choose_colours([*grey, "ace", "fadas"]) == grey | choose_colours(["ace", "fadas"])
-
-
-def test_variant_with_steps_of_fixed_length_is_shown_but_is_not_the_best_other_method(tmp_path: Path) -> None:
-    method = resolve_method(Experiment(**KNOWN[VARIANT].fields(A)))
-    assert (method.name, method.local.lr, method.local.auto) == (OURS, 0.1, AutoSteps(1))
-    assert method.update == RingmasterLMO(optimizer=Muon(server_lr=0.015))
-    assert method.submodel == resolve_method(Experiment(method=OURS)).submodel
-    variant = runs_of(VARIANT, 0.1, 0.3, part="untuned")
-    runs = [*runs_of(OURS, 0.3, 0.5, part="untuned"), *runs_of("fedbuff", 1.1, 0.9, part="untuned"), *variant]
-    sentences = describe_findings(A, runs, [])
-    assert re.search(r" 2\.50 x .* other method, fedbuff", sentences[0])
-    assert re.fullmatch(r"untuned, 97\.5 %: fed-quilt-lmo is faster: .* 0\.200, 2\.00 x .*\.", sentences[1])
-    write_record(tmp_path / "race_A.runs.jsonl.gz", [*runs, *runs_of("fedbuff", 1.0, 1.0)])
-    assert "| 1.000 fedbuff | 0.400 |" in format_overview(tmp_path)
 
 
 def test_variants_have_no_logit_calibration_in_a_setting_without_labels() -> None:
