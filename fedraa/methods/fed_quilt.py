@@ -13,7 +13,8 @@ When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     if H <= 7, on weight matrices:
         m_j <- 0.95 * m_j + 0.05 * a * delta
-        theta_j <- theta_j + 0.03 * sqrt(H / (1 + K / 100)) * lmo(m_j)      # K: local steps of earlier updates
+        r = |m_j| / the root mean square of the last |a * delta| of fragment j
+        theta_j <- theta_j + 0.06 * sqrt(min(1, server_gain * M / N) * H) * r * lmo(m_j)
     on all other parameters, or on all if H > 7:
         theta_j <- theta_j + a * delta
         on biases of cut layers and on embeddings that all fragments have: a = min(1, server_gain / N) * s(staleness)
@@ -35,7 +36,7 @@ import numpy as np
 from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Vector
+from fedraa.messages import Mask, Vector
 from fedraa.numbers import Count, NotNegative, Positive, UpToOne
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
 from fedraa.server.mixing import add_delta
@@ -44,15 +45,20 @@ from fedraa.server.participation_correction import balanced_weight
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, weight_for_clients
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
-from fedraa.vectors.chunked import add_scaled, map_chunks, ordered_sum, subtract_chunk, sum_squares
+from fedraa.vectors.chunked import (
+    add_scaled,
+    map_chunks,
+    ordered_sum,
+    scalar_product,
+    subtract_chunk,
+    sum_squares,
+)
 from fedraa.vectors.index_ranges import global_slices
 
 # The running mean of squared deltas covers about this number of updates of a fragment.
 SQUARES_WINDOW = 100
 # Lower limit of the running mean of squared deltas. Deltas are divided by a power of this mean.
 MIN_SQUARE = np.float32(1e-30)
-# After this number of local steps, the length of a Muon step has fallen to 1 / sqrt(2) of its first value.
-DECAY_STEPS = 100
 
 
 @ASYNC_RULE.register("delta")
@@ -110,32 +116,36 @@ class DeltaMix(AsyncRule):
 class MuonDelta(DeltaMix):
     """Muon steps on weight matrices for the deltas of short tasks. All other deltas are added, as in DeltaMix.
 
-    The delta of a task of few local steps has much noise. So it only enters the momentum m, and the server takes a
-    step whose length does not depend on the delta. After K local steps of short tasks, a task of H local steps leads
-    to the step
+    The delta of a task of few local steps has much noise. So it only enters the momentum m, and its length does not
+    matter. A task of H local steps leads to the step
 
-        theta <- theta + server_lr * sqrt(H / (1 + K / 100)) * lmo(m),   m <- 0.95 m + 0.05 a delta,
+        theta <- theta + server_lr * sqrt(min(1, server_gain * M / N)) * sqrt(H) * r * lmo(m)
+        m <- 0.95 m + 0.05 d,  v_j <- 0.95 v_j + 0.05 |d|^2,  r = min(1, |m| / sqrt(v_j)),  d = a * delta
 
-    with Nesterov's momentum, and lmo and a as in Muon and DeltaMix. Vectors, such as biases and the weights of norms,
-    move by a * delta.
+    on the matrices of its fragment j, with lmo and Nesterov's momentum as in Muon, and a as in DeltaMix. In r, the
+    means m and v_j are divided by 1 - 0.95^t after the t-th short task of the fragment. r is near 1 if the deltas of
+    the last 20 tasks agree, and about 0.16 if they are independent noise. So the steps become shorter as training
+    progresses. With N clients, m has deltas of about N / M tasks that started from nearly the same weights, so the step
+    is shorter for large N. Vectors, such as biases and the weights of norms, move by a * delta.
 
     Attributes:
-        server_lr: Length of the first step of a task of one local step, in units of the weights.
+        server_lr: Length of the first step, in units of the weights, for a task of one local step and N <= M.
         short_steps: Largest number of local steps of a short task. The deltas of longer tasks are added.
     """
 
-    server_lr: Positive = 0.03
+    server_lr: Positive = 0.06
     short_steps: Count = 7
 
     is_convex_mix: ClassVar[bool] = False
     is_delta_mix: ClassVar[bool] = False
     keeps: ClassVar[str] = "momentum m [d]"
-    state_fields: ClassVar[tuple[str, ...]] = ("_muon", "_steps")
+    state_fields: ClassVar[tuple[str, ...]] = ("_muon", "_squares", "_arrivals")
 
     def start(self, model: AsyncModel) -> None:
         super().start(model)
         self._muon = Muon().bind(len(model.params), model.tensors)
-        self._steps = 0
+        self._squares = [0.0] * model.fragments
+        self._arrivals = [0] * model.fragments
         self._in_matrix = np.zeros(len(model.params), bool)
         start = 0
         for shape in model.tensors:
@@ -151,14 +161,25 @@ class MuonDelta(DeltaMix):
         moved[update.where] = in_matrix
         delta = np.zeros(len(model.params), np.float32)
         add_scaled(delta, update.coordinates, self.weight(update.staleness, update.balance), update.new, update.sent)
-        self._muon.server_lr = self.server_lr * sqrt(update.steps / (1 + self._steps / DECAY_STEPS))
+        length = self.server_lr * sqrt(self._share * update.steps)
+        self._muon.server_lr = length * self._measure_agreement(update.fragment, delta[moved], moved)
         self._muon.step(model.params, delta, moved)
-        self._steps += update.steps
         others = np.where(in_matrix, update.sent, update.new)
         return super().apply_update(replace(update, new=others), model)
 
+    def _measure_agreement(self, fragment: int, delta: Vector, moved: Mask) -> float:
+        """Return r for the next delta [k] on the coordinates `moved` [d] of a fragment, and update v_j."""
+        beta = self._muon.beta
+        momentum = self._muon.next_momentum(delta, moved)
+        self._arrivals[fragment] += 1
+        self._squares[fragment] = beta * self._squares[fragment] + (1 - beta) * scalar_product(delta, delta)
+        if not self._squares[fragment]:
+            return 0.0
+        correction = 1 - beta ** self._arrivals[fragment]
+        return min(1.0, sqrt(scalar_product(momentum, momentum) / (correction * self._squares[fragment])))
+
     def memory(self, size: int, clients: int) -> int:
-        return 10 * size + Muon().memory(size)
+        return 14 * size + Muon().memory(size)
 
 
 @ASYNC_RULE.register("rms-normalized-delta")

@@ -63,6 +63,10 @@ class FixedLengthStep(ServerOptimizer):
     def memory(self, size: int) -> int:
         return 8 * size
 
+    def next_momentum(self, delta: Vector, moved: Mask) -> Vector:
+        """Return the momentum [k] after a step with this delta [k], on the coordinates `moved` [d]. Change nothing."""
+        return np.float32(self.beta) * self._m[moved] + np.float32(1 - self.beta) * delta
+
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
         direction = np.zeros(len(params), np.float32)
         old_weight = np.float32(self.beta)

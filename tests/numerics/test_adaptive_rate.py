@@ -232,8 +232,9 @@ def test_rates_multiply_the_base_rate_and_are_restored() -> None:
 @pytest.mark.parametrize("method", ["fed-quilt", "fedavg"])
 def test_a_resumed_run_has_the_same_rates(tmp_path: Path, method: str) -> None:
     steps = "updates" if method == "fed-quilt" else "rounds"
-    whole = fl.run(**DIGITS, method=method, lr_schedule="adaptive", out=tmp_path / "whole", **{steps: 12})
-    fl.run(**DIGITS, method=method, lr_schedule="adaptive", out=tmp_path / "part", **{steps: 5})
+    settings: dict[str, Any] = {"method": method, "lr_schedule": "adaptive", "local_steps": "auto"}
+    whole = fl.run(**DIGITS | settings, out=tmp_path / "whole", **{steps: 12})
+    fl.run(**DIGITS | settings, out=tmp_path / "part", **{steps: 5})
     resumed = fl.resume(tmp_path / "part", **{steps: 12})
     assert resumed.summary["model_sha256"] == whole.summary["model_sha256"]
     rates = whole.events.query("kind == 'dispatch'").lr
@@ -244,7 +245,10 @@ def test_a_resumed_run_has_the_same_rates(tmp_path: Path, method: str) -> None:
 def test_the_rate_also_adapts_if_each_client_has_a_single_minibatch(tmp_path: Path) -> None:
     """60 clients have 23 or 24 samples each. A minibatch has 32, so a pass is one step."""
     history = fl.run(
-        **DIGITS | {"clients": 60, "batch_size": 32}, method="fed-quilt", updates=300, out=tmp_path / "run"
+        **DIGITS | {"clients": 60, "batch_size": 32, "local_steps": "auto"},
+        method="fed-quilt",
+        updates=300,
+        out=tmp_path / "run",
     )
     assert history.events.query("kind == 'dispatch'").lr.nunique() > 3
 
@@ -254,7 +258,7 @@ def test_the_rate_does_not_depend_on_its_start(tmp_path: Path) -> None:
     last = []
     for start_rate in (0.005, 0.05, 0.5):
         history = fl.run(
-            **DIGITS,
+            **DIGITS | {"local_steps": "auto"},
             method="fed-quilt",
             lr=start_rate,
             lr_schedule="adaptive",

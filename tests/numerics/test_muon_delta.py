@@ -65,7 +65,9 @@ def test_short_tasks_lead_to_muon_steps_and_long_tasks_add_their_deltas(stalenes
     updates = [make_update(model, *task[:2], seed=seed, staleness=task[2]) for seed, task in enumerate(tasks)]
     apply_all(MuonDelta(staleness=staleness), model, updates)
 
-    theta, m, local_steps = start.astype(np.float64), np.zeros(26), 0
+    theta, m = start.astype(np.float64), np.zeros(26)
+    squares, arrivals = [0.0, 0.0], [0, 0]
+    agreements: list[float] = []
     for (fragment, steps, late), update in zip(tasks, updates, strict=True):
         decay = (1 + late) ** -0.5 if staleness == "polynomial" else 1.0
         weight = GAIN * 2 / CLIENTS * decay
@@ -75,16 +77,25 @@ def test_short_tasks_lead_to_muon_steps_and_long_tasks_add_their_deltas(stalenes
         theta[bias] += weight * delta[bias]
         # All five clients train the output bias, which is in both fragments.
         theta[last] += weight / 2 * delta[last]
+        matrices = np.concatenate([first.ravel(), second.ravel()])
+        if steps > 7:
+            theta[matrices] += weight * delta[matrices]
+            continue
+        change = weight * delta[matrices]
+        m[matrices] = 0.95 * m[matrices] + 0.05 * change
+        squares[fragment] = 0.95 * squares[fragment] + 0.05 * change @ change
+        arrivals[fragment] += 1
+        bias_correction = 1 - 0.95 ** arrivals[fragment]
+        mean = m[matrices] / bias_correction
+        agreement = min(1.0, float(np.linalg.norm(mean)) / sqrt(squares[fragment] / bias_correction))
+        agreements.append(agreement)
         for place in (first, second):
-            if steps > 7:
-                theta[place] += weight * delta[place]
-                continue
-            m[place] = 0.95 * m[place] + 0.05 * weight * delta[place]
             nesterov = 0.95 * m[place] + 0.05 * weight * delta[place]
             rows, columns = place.shape
-            length = 0.03 * sqrt(steps / (1 + local_steps / 100)) * sqrt(max(1, rows / columns))
+            length = 0.06 * sqrt(GAIN * 2 / CLIENTS * steps) * agreement * sqrt(max(1, rows / columns))
             theta[place] += length * newton_schulz(nesterov)
-        local_steps += steps if steps <= 7 else 0
+    assert agreements[0] == pytest.approx(1)
+    assert 0.2 < min(agreements) < 0.9
     np.testing.assert_allclose(model.params, theta, rtol=0, atol=2e-5)
 
 
@@ -112,7 +123,8 @@ def test_only_long_tasks_are_delta_mix() -> None:
         updates = [make_update(model, fragment, steps, steps, late) for fragment, steps, late in tasks]
         apply_all(rule, model, updates)
         results.append(model.params)
-    np.testing.assert_array_equal(*results)
+    added, moved = results
+    np.testing.assert_array_equal(added, moved)
 
 
 def test_restored_rule_continues_with_the_same_steps() -> None:

@@ -186,8 +186,8 @@ def test_method_that_misses_the_target_in_a_run_has_no_mean_time() -> None:
         ("fedasync", {"local_steps": 10}, 20),
         # Five epochs have 235 batches.
         ("fedasync", {}, 1),
-        # The default task length has 15 batches.
-        (OURS, {}, 13),
+        # By default, a task has one batch.
+        (OURS, {}, 200),
         (OURS, {"local_steps": "auto:10", "async_rule": "fadas(size=4)"}, 5),
         (LIMIT, {"local_steps": 10}, 5),
         (ROUNDS, {"local_steps": 10}, None),

@@ -85,7 +85,8 @@ def test_only_clients_with_few_samples_have_tasks_of_one_step(tmp_path: Path) ->
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(70, 3)).astype(np.float32), np.repeat([0, 1, 2, 0], [8, 12, 40, 10])
     data = Dataset("unequal", x[:60], y[:60], x[60:], y[60:], 3)
-    settings = {"method": "fed-quilt", "fragments": 2, "hidden": (8,), "clients": 3, "batch_size": 40}
+    settings: dict[str, Any] = {"method": "fed-quilt", "local_steps": "auto", "fragments": 2, "hidden": (8,)}
+    settings |= {"clients": 3, "batch_size": 40}
     run = build_run(Experiment(**settings, partition="labels(per_client=1)", engine="local"), dataset=data)
     steps = {int(size): make_cost_model(run).steps((4,), client) for client, size in enumerate(run.data.sizes)}
     assert steps == {8: 1, 12: 2, 40: 2}
