@@ -16,6 +16,7 @@ TRAINING = "tests/numerics/test_local_training.py"
 COSTS = "tests/numerics/test_task_costs.py"
 RAA = "tests/numerics/test_fed_raa.py"
 QUILT = "tests/numerics/test_fed_quilt.py"
+MUON_DELTA = "tests/numerics/test_muon_delta.py"
 ASYNC_RULES = "tests/unit/server/test_async_rules.py"
 FLEET = "tests/unit/devices/test_fleet.py"
 SCHEDULERS = "tests/unit/schedulers/test_schedulers.py"
@@ -239,6 +240,10 @@ MUTANTS: list[Mutant] = [
         ("min(1.0, self.server_gain * (model.fragments / model.at_work))", "min(1.0, self.server_gain)", QUILT),
         ("min(1.0, self.server_gain / model.at_work) / self._share", "1.0", BALANCE),
         ("gain: Positive = 1.2", "gain: Positive = 1.0", DEFAULTS),
+        ("if update.steps > self.short_steps", "if update.steps >= self.short_steps", MUON_DELTA),
+        ("sqrt(self._share * update.steps)", "sqrt(update.steps)", MUON_DELTA),
+        ("correction = 1 - beta ** self._arrivals[fragment]", "correction = 1.0", MUON_DELTA),
+        ("np.where(in_matrix, update.sent, update.new)", "update.new", MUON_DELTA),
     ),
     *_in(
         "fedraa/server/polyak.py",

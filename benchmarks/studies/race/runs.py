@@ -237,7 +237,7 @@ class Race:
             return None
         local, whole = method.local, self.setting.whole
         steps = (
-            int(local.auto.minimum_steps(np.array(whole), self.setting.overlap, size=1.0))
+            max(self.setting.sending, int(local.auto.minimum_steps(np.array(whole), self.setting.overlap, size=1.0)))
             if local.auto
             else local.count_steps(whole * local.batch_size)
         )

@@ -26,6 +26,8 @@ class Setting:
             with more batches is followed by an evaluation.
         compute: The mean speed of a device. The entrant `limit` is one client of this speed.
         overlap: The approximate overlap of the clients' labels, on which Fed-Quilt's default task length depends.
+        sending: The number of batches that take as long as sending the model to a client and back. Fed-Quilt's tasks
+            have at least this number.
         alone: Fields of the experiment that only the entrant `limit` has.
         without: Methods that cannot run with this model or these devices, each with the error.
         notes: Further notes for the page of the setting.
@@ -45,6 +47,7 @@ class Setting:
     between: int = 200
     compute: float = 2.0
     overlap: float = 1.0
+    sending: int = 0
     alone: Mapping[str, Any] = field(default_factory=dict)
     without: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -133,6 +136,7 @@ SETTINGS: dict[str, Setting] = {
             (0.95, 0.97, 0.975),
             8.0,
             lengths=(20, 47, 94, 235),
+            sending=5 * 47,
         ),
         Setting(
             "labels",

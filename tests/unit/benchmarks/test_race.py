@@ -203,6 +203,13 @@ def test_all_methods_are_evaluated_after_equally_many_batches(
     assert cell.experiment.eval_every == every
 
 
+def test_runs_with_slow_links_are_evaluated_after_each_long_task(tmp_path: Path) -> None:
+    """In D, sending takes as long as 235 batches, which is more than the 200 batches between two evaluations."""
+    cell = Race(SETTINGS["D"], tmp_path, tmp_path, (0,)).cell(ENTRANTS[OURS], "untuned")
+    assert cell is not None
+    assert cell.experiment.eval_every == 1
+
+
 def test_trials_are_evaluated_as_often_as_runs_of_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials are evaluated every 200 batches for any task length, so that short tasks have no advantage."""
     asked: list[Any] = []
