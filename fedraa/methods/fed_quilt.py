@@ -22,8 +22,8 @@ When (j, delta) arrives:
         falls if it is below -0.05 or if the clients' losses have risen
 The evaluated model is the Polyak mean of the last models.
 
-Read next: schedulers/greedy.py (the scheduler), server/muon.py (lmo), client/halfway_cosine.py and
-server/local_rates.py (the learning rate), client/embedding_steps.py (Adam for embeddings).
+Read next: server/muon.py (lmo), client/halfway_cosine.py and server/local_rates.py (the learning rate),
+client/embedding_steps.py (Adam for embeddings).
 """
 
 from dataclasses import dataclass, replace
