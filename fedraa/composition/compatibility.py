@@ -255,8 +255,11 @@ def can_be_spread(method: Method) -> bool:
 def check_shards(name: str, method: Method, shards: int) -> None:
     """Raise InputError if the method cannot use this number of server shards."""
     if not can_be_spread(method):
-        problem = f"it needs a method that updates one fragment at a time, such as fed-raa, not {name}"
-        raise InputError("server_shards", problem, got=shards, hint="leave it out")
+        problem = f"it needs an update rule that only mixes or adds the weights of one fragment, unlike {name}'s"
+        hint = "leave it out"
+        if method.asynchronous and method.submodel.scheduled:
+            hint += ", or give the async rule convex-mix or delta"
+        raise InputError("server_shards", problem, got=shards, hint=hint)
     count = len(getattr(method.submodel, "ratios", ()))
     if shards > count:
         raise InputError("server_shards", got=shards, expected=f"at most {count}, the fragments of {name}")

@@ -1,4 +1,4 @@
-"""Fed-Quilt with its defaults is the same run on Ray and in one process, on shards and on one server."""
+"""Fed-Quilt is the same run on Ray and in one process, and, if the server only adds deltas, on shards."""
 
 from pathlib import Path
 from typing import Any
@@ -34,11 +34,12 @@ def dispatches_and_commits(history: History) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.parametrize("flags", [{}, {"async_rule": "delta", "server_shards": 2}])
 def test_two_workers_and_two_shards_make_the_same_run_as_one_process(
-    warm_workers: tuple[Any, ...], tmp_path: Path
+    flags: dict[str, Any], warm_workers: tuple[Any, ...], tmp_path: Path
 ) -> None:
-    here = run(engine="local", out=tmp_path / "here", **FLAGS)
-    there = run_warm(warm_workers, tmp_path / "there", server_shards=2, **FLAGS)
+    there = run_warm(warm_workers, tmp_path / "there", **FLAGS | flags)
+    here = run(engine="local", out=tmp_path / "here", **FLAGS | flags | {"server_shards": 1})
     assert dispatches_and_commits(here) == dispatches_and_commits(there)
     assert here.evals["accuracy"].tolist() == there.evals["accuracy"].tolist()
     assert here.summary["model_sha256"] == there.summary["model_sha256"]
@@ -46,6 +47,7 @@ def test_two_workers_and_two_shards_make_the_same_run_as_one_process(
 
 @pytest.mark.slow
 def test_extended_run_on_shards_equals_a_longer_local_run(tmp_path: Path) -> None:
-    there = run(workers=2, server_shards=2, checkpoint_every=10, out=tmp_path / "there", **FLAGS)
-    longer = run(engine="local", out=tmp_path / "longer", **FLAGS | {"updates": 40})
+    flags = FLAGS | {"async_rule": "delta"}
+    there = run(workers=2, server_shards=2, checkpoint_every=10, out=tmp_path / "there", **flags)
+    longer = run(engine="local", out=tmp_path / "longer", **flags | {"updates": 40})
     assert resume(there.directory, updates=40).summary["model_sha256"] == longer.summary["model_sha256"]
