@@ -161,16 +161,17 @@ class MuonDelta(DeltaMix):
         moved[update.where] = in_matrix
         delta = np.zeros(len(model.params), np.float32)
         add_scaled(delta, update.coordinates, self.weight(update.staleness, update.balance), update.new, update.sent)
+        direction = self._muon.mix(delta, moved)
         length = self.server_lr * sqrt(self._share * update.steps)
         self._muon.server_lr = length * self._measure_agreement(update.fragment, delta[moved], moved)
-        self._muon.step(model.params, delta, moved)
+        self._muon.move(model.params, direction, moved)
         others = np.where(in_matrix, update.sent, update.new)
         return super().apply_update(replace(update, new=others), model)
 
     def _measure_agreement(self, fragment: int, delta: Vector, moved: Mask) -> float:
-        """Return r for the next delta [k] on the coordinates `moved` [d] of a fragment, and update v_j."""
+        """Return r after a delta [k] on the coordinates `moved` [d] of a fragment, and update v_j."""
         beta = self._muon.beta
-        momentum = self._muon.next_momentum(delta, moved)
+        momentum = self._muon.momentum[moved]
         self._arrivals[fragment] += 1
         self._squares[fragment] = beta * self._squares[fragment] + (1 - beta) * scalar_product(delta, delta)
         if not self._squares[fragment]:

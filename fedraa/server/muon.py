@@ -63,12 +63,17 @@ class FixedLengthStep(ServerOptimizer):
     def memory(self, size: int) -> int:
         return 8 * size
 
-    def next_momentum(self, delta: Vector, moved: Mask) -> Vector:
-        """Return the momentum [k] after a step with this delta [k], on the coordinates `moved` [d]. Change nothing."""
-        return np.float32(self.beta) * self._m[moved] + np.float32(1 - self.beta) * delta
+    @property
+    def momentum(self) -> Vector:
+        """The momentum m [d]."""
+        return self._m
 
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        direction = np.zeros(len(params), np.float32)
+        self.move(params, self.mix(delta, moved), moved)
+
+    def mix(self, delta: Vector, moved: Mask) -> Vector:
+        """Mix the delta [d] into the momentum on the coordinates `moved` [d]. Return the argument of lmo [d]."""
+        direction = np.zeros(len(delta), np.float32)
         old_weight = np.float32(self.beta)
         new_weight = np.float32(1 - self.beta)
 
@@ -81,7 +86,11 @@ class FixedLengthStep(ServerOptimizer):
             else:
                 np.copyto(direction[piece], m, where=moved[piece])
 
-        map_chunks(len(params), mix_piece)
+        map_chunks(len(delta), mix_piece)
+        return direction
+
+    def move(self, params: Vector, direction: Vector, moved: Mask) -> None:
+        """Move the parameters [d] in place by server_lr * lmo(direction [d]). The direction is changed in place."""
         self._minimize(direction, moved)
         move_params(params, self.server_lr, direction, moved)
 
