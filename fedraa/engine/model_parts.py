@@ -83,7 +83,9 @@ def trace_model(
         try:
             traced = trace_once(model, pair, tell)
             if cut_layers is not None:
-                traced = traced.keep_groups(cut_layers)
+                traced = traced.match_groups(cut_layers)
+            elif isinstance(method.submodel, Fragments):
+                traced = method.submodel.choose_groups(traced)
             return check_updates(traced, pair)
         except InputError as error:
             if error.field.startswith("tracing_rules") or error.field == "cut_layers":

@@ -126,7 +126,7 @@ def _divide_groups(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, .
     """
     per_group = []
     for group in traced.groups:
-        sizes = _largest_remainder(group.size, ratios)
+        sizes = divide_units(group.size, ratios)
         if min(sizes) == 0:
             per_group.append([np.arange(group.size)] * len(ratios))
         else:
@@ -134,7 +134,7 @@ def _divide_groups(traced: Traced, ratios: Sequence[float]) -> tuple[IndexSet, .
     parts = tuple(tuple(group[part] for group in per_group) for part in range(len(ratios)))
     if traced.groups and len(too_small(traced, parts)) == len(traced.groups):
         widest = max(traced.groups, key=lambda group: group.size)
-        fragment = _largest_remainder(widest.size, ratios).index(0)
+        fragment = divide_units(widest.size, ratios).index(0)
         raise InputError(
             "fragments",
             f"fragment {fragment} of {len(ratios)} would have none of the {format_count(widest.size, 'unit')} of group "
@@ -150,8 +150,8 @@ def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
     return [group for group, is_whole in zip(traced.groups, whole, strict=True) if is_whole and len(parts) > 1]
 
 
-def _largest_remainder(size: int, ratios: Sequence[float]) -> list[int]:
-    """Return integers that have about these ratios and whose sum is `size`."""
+def divide_units(size: int, ratios: Sequence[float]) -> list[int]:
+    """Return the number of units of each part: integers that have about these ratios and whose sum is `size`."""
     # Without rounding, floating-point errors would count as remainders.
     quotas = [round(size * ratio, 9) for ratio in ratios]
     sizes = [math.floor(quota) for quota in quotas]

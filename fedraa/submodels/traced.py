@@ -111,20 +111,20 @@ class Traced:
 
     def uncut_layers(self) -> np.ndarray:
         """Return a mask [d] that is True for the parameters of layers that no width group cuts, except embeddings."""
-        left_out = {layer_of(entry.tensor) for group in self.groups for entry in group.entries}
-        for name, layer in self.module.named_modules():
-            if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-                left_out.add(name)
+        left_out = {layer_of(entry.tensor) for group in self.groups for entry in group.entries} | self.embeddings()
         return self.mask_of([name for name in self.names if layer_of(name) not in left_out])
+
+    def embeddings(self) -> set[str]:
+        """Return the names of the embedding layers."""
+        layers = self.module.named_modules()
+        return {name for name, layer in layers if isinstance(layer, nn.Embedding | nn.EmbeddingBag)}
 
     def full(self) -> IndexSet:
         """Return the index set of the whole module."""
         return tuple(np.arange(group.size) for group in self.groups)
 
-    def keep_groups(self, patterns: Sequence[str]) -> Traced:
+    def match_groups(self, patterns: Sequence[str]) -> Traced:
         """Return the traced module with only the width groups that match a pattern.
-
-        Layers of other groups are never cut.
 
         Args:
             patterns: Names of groups, names of modules that contain groups, or `fnmatch` patterns of group names.
@@ -140,6 +140,16 @@ class Traced:
                 expected = f"names or patterns of layers that can be cut: {', '.join(names)}"
                 raise InputError("cut_layers", got=pattern, expected=expected, hint=suggest_closest(pattern, names))
             kept |= chosen
+        return self.keep_groups(kept, "it is not in cut_layers")
+
+    def keep_groups(self, kept: Collection[str], reason: str) -> Traced:
+        """Return the traced module with only some of its width groups. Layers of other groups are never cut.
+
+        Args:
+            kept: The names of the groups to keep.
+            reason: The reason for which the layers of other groups stay whole.
+        """
+        names = [group.name for group in self.groups]
         is_kept = [name in kept for name in names]
         unit_number, group_number = self._renumber(is_kept)
         units = {
@@ -152,7 +162,7 @@ class Traced:
             groups=tuple(group for group in self.groups if group.name in kept),
             uncut={
                 **self.uncut,
-                **{name: f"{name} stays whole: it is not in cut_layers." for name in names if name not in kept},
+                **{name: f"{name} stays whole: {reason}." for name in names if name not in kept},
             },
             units={tensor: dims for tensor, dims in units.items() if dims},
             grouped=frozenset(tensor for tensor in self.grouped if units.get(tensor)),

@@ -11,6 +11,7 @@ from fedraa.numbers import Count, Positive
 from fedraa.rng import generator
 from fedraa.submodels import indices
 from fedraa.submodels.assignment import Assignment, Submodel
+from fedraa.submodels.flat import layer_of
 from fedraa.submodels.policies.policy import (
     Capacities,
     Pure,
@@ -49,9 +50,17 @@ class Fragments(SubmodelPolicy):
     """Fed-RAA: fixed fragments of the model with different units, which a scheduler assigns to clients.
 
     Parameters without a hidden unit, such as the biases of the output layer, are in every fragment.
+
+    Attributes:
+        ratios: The fraction of hidden units in each fragment.
+        min_units: The smallest number of units, such as attention heads, of a divided layer in each fragment. Layers
+            with fewer units stay whole: every fragment contains them.
+        min_embedding_units: The same number for embeddings, whose units are the elements of an embedded vector.
     """
 
     ratios: tuple[Positive, ...]
+    min_units: Count = 1
+    min_embedding_units: Count = 1
 
     keeps: ClassVar[str] = "q(j) [M]"
     scheduled: ClassVar[bool] = True
@@ -59,6 +68,22 @@ class Fragments(SubmodelPolicy):
     @property
     def cuts(self) -> bool:
         return len(self.ratios) > 1
+
+    def choose_groups(self, traced: Traced) -> Traced:
+        """Return the traced model without the width groups of which a fragment would have too few units.
+
+        If all groups have too few units, the result has all groups.
+        """
+        embeddings = traced.embeddings()
+        kept = set()
+        for group in traced.groups:
+            embeds = any(layer_of(entry.tensor) in embeddings for entry in group.entries)
+            least = self.min_embedding_units if embeds else self.min_units
+            if least == 1 or min(indices.divide_units(group.size, self.ratios)) >= least:
+                kept.add(group.name)
+        if len(kept) in (0, len(traced.groups)):
+            return traced
+        return traced.keep_groups(kept, "fragments would have too few of its units")
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
         if self.cuts and not traced.groups:

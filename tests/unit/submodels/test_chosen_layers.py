@@ -57,7 +57,7 @@ def test_cut_of_chosen_layers_equals_the_model_with_absent_units_at_zero(pattern
     traced = trace_module(module, EXAMPLE)
     sizes = {"heads": 6, "merge": 5, "left": 4, "right": 6}
     assert {group.name: group.size for group in traced.groups} == sizes
-    chosen = traced.keep_groups([pattern])
+    chosen = traced.match_groups([pattern])
     names = {"[lr]*": ["left", "right"], "*": list(sizes)}.get(pattern, [pattern])
     assert [group.name for group in chosen.groups] == names
     kept = tuple(np.array([0, 2]) for _ in names)
@@ -68,7 +68,7 @@ def test_cut_of_chosen_layers_equals_the_model_with_absent_units_at_zero(pattern
 
 def test_unknown_layer_is_refused() -> None:
     with refuses("cut_layers", "merge", got="merged"):
-        trace_module(Numbers(), EXAMPLE).keep_groups(["merged"])
+        trace_module(Numbers(), EXAMPLE).match_groups(["merged"])
 
 
 @pytest.mark.parametrize(("layers", "untrained"), [(None, 13_134), (["7"], 0), (["0", "7"], 0)])
@@ -78,7 +78,7 @@ def test_layers_between_chosen_ones_are_trained_in_every_fragment(layers: list[s
     traced = trace_module(build_model("cnn", image, 10, seed=0), image)
     assert traced.size == 21_386
     if layers is not None:
-        traced = traced.keep_groups(layers)
+        traced = traced.match_groups(layers)
     owners = count_owners(traced, make_fragments(traced, (0.05, 0.1, 0.2, 0.3, 0.35)))
     assert (owners == 0).sum() == untrained
 

@@ -30,7 +30,7 @@ def test_random_parts_divide_the_named_parameters() -> None:
 def test_layer_whose_inputs_are_cut_has_no_uncut_parameter_also_with_a_parametrized_weight() -> None:
     head = parametrizations.weight_norm(nn.Linear(6, 2))
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 6), nn.ReLU(), head)
-    traced = trace_module(model, torch.randn(2, 4)).keep_groups(["2"])
+    traced = trace_module(model, torch.randn(2, 4)).match_groups(["2"])
     uncut = {name for name, place in traced.places.items() if traced.uncut_layers()[place].all()}
     assert uncut == {"0.weight", "0.bias", "1.weight", "1.bias"}
     assert traced.uncut_layers().sum() == 16 + 4 + 4 + 4
