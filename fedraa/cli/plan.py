@@ -29,6 +29,7 @@ from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.participation_correction import planned_balances
 from fedraa.submodels.flat import frozen_parameters
 from fedraa.submodels.indices import count_owners, too_small
+from fedraa.submodels.policies.slices import TOO_FEW_UNITS
 from fedraa.waiting import Waiting
 from schedulers import SchedulerRunner
 
@@ -127,12 +128,15 @@ def describe_totals(totals: Totals) -> str:
 
 def describe_uncut_groups(spec: RunSpec) -> list[str]:
     """Return a line about layers too small to be divided among fragments; no line if there are none."""
-    groups = too_small(spec.traced, spec.index_sets)
-    names = ", ".join(f"{group.name} ({format_count(group.size, 'unit')})" for group in groups[:MAX_WIDTHS])
-    if not groups:
+    layers = [name for name, reason in spec.traced.uncut.items() if TOO_FEW_UNITS in reason]
+    layers += [
+        f"{group.name} ({format_count(group.size, 'unit')})" for group in too_small(spec.traced, spec.index_sets)
+    ]
+    names = ", ".join(layers[:MAX_WIDTHS])
+    if not layers:
         return []
-    if len(groups) > MAX_WIDTHS:
-        names += f" and {len(groups) - MAX_WIDTHS} more"
+    if len(layers) > MAX_WIDTHS:
+        names += f" and {len(layers) - MAX_WIDTHS} more"
     return [f"stays whole    {names}: too few units for {len(spec.index_sets)} fragments"]
 
 

@@ -32,6 +32,8 @@ FRAGMENT_RATIOS = {
     5: (0.05, 0.1, 0.2, 0.3, 0.35),
 }
 DEFAULT_FRAGMENTS = 4
+# The reason for which `Fragments.choose_groups` leaves a group out.
+TOO_FEW_UNITS = "fragments would have too few of its units"
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Fragments(SubmodelPolicy):
                 kept.add(group.name)
         if len(kept) in (0, len(traced.groups)):
             return traced
-        return traced.keep_groups(kept, "fragments would have too few of its units")
+        return traced.keep_groups(kept, TOO_FEW_UNITS)
 
     def submodels(self, traced: Traced) -> tuple[IndexSet, ...]:
         if self.cuts and not traced.groups:

@@ -40,7 +40,7 @@ def test_format_quantity_chooses_the_prefix_of_the_unit(value: float, text: str)
 @pytest.mark.parametrize(
     ("method", "axis", "text"),
     [
-        ("fed-raa", "submodel", "Fragments: ratios 0.1 0.2 0.3 0.4"),
+        ("fed-raa", "submodel", "Fragments: ratios 0.1 0.2 0.3 0.4, min_units 1, min_embedding_units 1"),
         ("fed-raa", "update", "ConvexMix: mixing 0.6, staleness constant"),
         ("fedavg", "submodel", "Full"),
         ("fedavg", "update", "Mean: weights samples"),
@@ -63,7 +63,7 @@ def test_methods_are_listed_as_a_table_and_as_json(capsys: pytest.CaptureFixture
     assert set(listed[0]) == {"name", "paper", "note", "state", "submodel", "local", "update", "schedule"}
     fed_raa = next(method for method in listed if method["name"] == "fed-raa")
     assert fed_raa["schedule"]["scheduler"] == "gre-raa"
-    assert fed_raa["submodel"] == {"kind": "Fragments", "ratios": [0.1, 0.2, 0.3, 0.4]}
+    assert fed_raa["submodel"]["ratios"] == [0.1, 0.2, 0.3, 0.4]
 
 
 def test_methods_are_grouped_by_family_in_100_columns(

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import fedraa as fl
+from fedraa.cli.plan import describe_uncut_groups
 from fedraa.engine.build import build_run
 from fedraa.models.vit import VisionTransformer
 from fedraa.submodels.policies.slices import Fragments
@@ -77,10 +78,10 @@ def test_fed_raa_divides_small_layers() -> None:
 def test_no_fragment_has_a_single_attention_head(heads: int, divided: bool, tmp_path: Path) -> None:
     run = fl.run(**QUILT, model=transformer(heads), engine="local", quiet=True, out=tmp_path / "run")
     assert run.summary["steps"] == 8
-    traced = build_run(fl.Experiment(**QUILT), transformer(heads)).traced
-    assert [group.size for group in traced.groups] == [heads, 32] if divided else [32]
-    reasons = " ".join(traced.uncut.values())
-    assert ("attention.query stays whole: fragments would have too few of its units" in reasons) is not divided
+    spec = build_run(fl.Experiment(**QUILT), transformer(heads))
+    assert [group.size for group in spec.traced.groups] == ([heads, 32] if divided else [32])
+    line = "stays whole    blocks.0.attention.query: too few units for 4 fragments"
+    assert describe_uncut_groups(spec) == ([] if divided else [line])
 
 
 def test_chosen_layers_are_divided_although_they_are_small() -> None:
