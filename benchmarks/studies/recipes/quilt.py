@@ -14,8 +14,8 @@ SKEWED = {"digits": 0.9, "mnist": 0.95}
 BATCHES = 48
 # The number of minibatches of a task in which a client trains on all of its data, by data set.
 WHOLE_PASS = {"digits": 5, "mnist": 47}
-# Fed-Quilt and its variants. A variant lacks one part of Fed-Quilt, or replaces it by a part of another method. The number
-# is that of the local steps of a task; 0 means a whole pass.
+# Fed-Quilt and its variants. A variant lacks one part of Fed-Quilt, or replaces it by a part of another method. The
+# number is that of the local steps of a task; 0 means a whole pass.
 VARIANTS: dict[str, tuple[int, dict[str, Any]]] = {
     "fed-quilt": (1, {}),
     "deltas added, no Muon steps": (1, {"async_rule": "delta"}),
@@ -72,8 +72,8 @@ def _variants_study(
         (to_target(targets, "t"),),
         reference="fed-quilt",
         notes=(
-            "Runs end at the target. No variant is tuned: each has the default values of Fed-Quilt, except for the part that "
-            "its name states.",
+            "Runs end at the target. No variant is tuned: each has the default values of Fed-Quilt, except for the "
+            "part that its name states.",
             "The learning rate adapts if tasks have at least two steps. With tasks of one step it is 0.2.",
         ),
         seeds=scale.seeds,

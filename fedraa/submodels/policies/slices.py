@@ -56,7 +56,7 @@ class Fragments(SubmodelPolicy):
     Attributes:
         ratios: The fraction of hidden units in each fragment.
         min_units: The smallest number of units, such as attention heads, of a divided layer in each fragment. Layers
-            with fewer units stay whole: every fragment contains them.
+            with fewer units stay whole: every fragment contains them. If all layers are too small, all are divided.
         min_embedding_units: The same number for embeddings, whose units are the elements of an embedded vector.
     """
 
