@@ -151,7 +151,7 @@ def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
 
 
 def divide_units(size: int, ratios: Sequence[float]) -> list[int]:
-    """Return the number of units of each part: integers that have about these ratios and whose sum is `size`."""
+    """Return the number of units of each part. The numbers have about these ratios, and their sum is `size`."""
     # Without rounding, floating-point errors would count as remainders.
     quotas = [round(size * ratio, 9) for ratio in ratios]
     sizes = [math.floor(quota) for quota in quotas]
