@@ -29,25 +29,26 @@ client/embedding_steps.py (Adam for embeddings).
 
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import prod, sqrt
-from typing import Any, ClassVar
+from math import sqrt
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
-from fedraa.messages import Mask, Vector
+from fedraa.messages import Index, Mask, Vector
 from fedraa.numbers import Count, NotNegative, Positive, UpToOne
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
-from fedraa.server.mixing import add_delta
-from fedraa.server.muon import Muon
+from fedraa.server.mixing import add_delta, blend_weights
+from fedraa.server.muon import MatrixBlock, find_blocks
 from fedraa.server.participation_correction import balanced_weight
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, weight_for_clients
 from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
 from fedraa.vectors.chunked import (
     add_scaled,
+    copy_coordinates,
     map_chunks,
     ordered_sum,
     scalar_product,
@@ -56,6 +57,8 @@ from fedraa.vectors.chunked import (
 )
 from fedraa.vectors.index_ranges import global_slices
 
+# Decay of the momentum of Muon steps.
+BETA = 0.95
 # The running mean of squared deltas covers about this number of updates of a fragment.
 SQUARES_WINDOW = 100
 # Lower limit of the running mean of squared deltas. Deltas are divided by a power of this mean.
@@ -140,48 +143,77 @@ class MuonDelta(DeltaMix):
     is_convex_mix: ClassVar[bool] = False
     is_delta_mix: ClassVar[bool] = False
     keeps: ClassVar[str] = "momentum m [d]"
-    state_fields: ClassVar[tuple[str, ...]] = ("_muon", "_squares", "_arrivals")
+    state_fields: ClassVar[tuple[str, ...]] = ("_momentum", "_squares", "_arrivals")
 
     def start(self, model: AsyncModel) -> None:
         super().start(model)
-        self._muon = Muon().bind(len(model.params), model.tensors)
+        self._momentum = np.zeros(len(model.params), np.float32)
         self._squares = [0.0] * model.fragments
         self._arrivals = [0] * model.fragments
-        self._in_matrix = np.zeros(len(model.params), bool)
-        start = 0
-        for shape in model.tensors:
-            stop = start + prod(shape)
-            self._in_matrix[start:stop] = len(shape) > 1
-            start = stop
+        self._matrices: dict[int, FragmentMatrices] = {}
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         if update.steps > self.short_steps:
             return super().apply_update(update, model)
-        in_matrix = self._in_matrix[update.where]
-        moved = np.zeros(len(model.params), bool)
-        moved[update.where] = in_matrix
-        delta = np.zeros(len(model.params), np.float32)
-        add_scaled(delta, update.coordinates, self.weight(update.staleness, update.balance), update.new, update.sent)
-        direction = self._muon.mix(delta, moved)
+        matrices = self._find_matrices(update, model)
+        delta = np.where(matrices.mask, update.new - update.sent, np.float32(0))
+        delta *= np.float32(self.weight(update.staleness, update.balance))
+        blend_weights(self._momentum, update.coordinates, delta, 1 - BETA)
+        direction = copy_coordinates(self._momentum, update.coordinates)
         length = self.server_lr * sqrt(self._share * update.steps)
-        self._muon.server_lr = length * self._measure_agreement(update.fragment, delta[moved], moved)
-        self._muon.move(model.params, direction, moved)
-        others = np.where(in_matrix, update.sent, update.new)
+        length *= self._measure_agreement(update.fragment, delta, direction)
+        # Nesterov's momentum
+        direction *= np.float32(BETA)
+        direction += np.float32(1 - BETA) * delta
+        del delta
+        for block in matrices.blocks:
+            block.minimize(direction)
+        add_scaled(model.params, update.coordinates, length, direction)
+        others = np.where(matrices.mask, update.sent, update.new)
         return super().apply_update(replace(update, new=others), model)
 
-    def _measure_agreement(self, fragment: int, delta: Vector, moved: Mask) -> float:
-        """Return r after a delta [k] on the coordinates `moved` [d] of a fragment, and update v_j."""
-        beta = self._muon.beta
-        momentum = self._muon.momentum[moved]
+    def _find_matrices(self, update: ClientUpdate, model: AsyncModel) -> "FragmentMatrices":
+        known = self._matrices.get(update.fragment)
+        if known is None or known.where is not update.where:
+            known = FragmentMatrices.of(update.where, model)
+            self._matrices[update.fragment] = known
+        return known
+
+    def _measure_agreement(self, fragment: int, delta: Vector, momentum: Vector) -> float:
+        """Return r after a delta [k] of a fragment, with the momentum [k] after it, and update v_j."""
         self._arrivals[fragment] += 1
-        self._squares[fragment] = beta * self._squares[fragment] + (1 - beta) * scalar_product(delta, delta)
+        self._squares[fragment] = BETA * self._squares[fragment] + (1 - BETA) * scalar_product(delta, delta)
         if not self._squares[fragment]:
             return 0.0
-        correction = 1 - beta ** self._arrivals[fragment]
+        correction = 1 - BETA ** self._arrivals[fragment]
         return min(1.0, sqrt(scalar_product(momentum, momentum) / (correction * self._squares[fragment])))
 
     def memory(self, size: int, clients: int) -> int:
-        return 14 * size + Muon().memory(size)
+        return 18 * size
+
+
+@dataclass(frozen=True, eq=False)
+class FragmentMatrices:
+    """The weight matrices of a fragment.
+
+    Attributes:
+        where: The coordinates [k] of the fragment, as indices or as a slice.
+        blocks: The blocks of the weight matrices.
+        mask: A mask [k] of the entries of all blocks.
+    """
+
+    where: Index | slice
+    blocks: list[MatrixBlock]
+    mask: Mask
+
+    @classmethod
+    def of(cls, where: Index | slice, model: AsyncModel) -> Self:
+        index = np.arange(len(model.params))[where]
+        blocks = find_blocks(model.tensors, index)
+        mask = np.zeros(len(index), bool)
+        for block in blocks:
+            mask[block.part] = True
+        return cls(where, blocks, mask)
 
 
 @ASYNC_RULE.register("rms-normalized-delta")

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedraa.messages import Mask, Shapes, Vector
+from fedraa.messages import Index, Mask, Shapes, Vector
 from fedraa.numbers import Decay, Positive
 from fedraa.server.optimizers import SERVER_OPTIMIZER, ServerOptimizer, move_params
 from fedraa.vectors.chunked import map_chunks, scalar_product
@@ -63,15 +63,12 @@ class FixedLengthStep(ServerOptimizer):
     def memory(self, size: int) -> int:
         return 8 * size
 
-    @property
-    def momentum(self) -> Vector:
-        """The momentum m [d]."""
-        return self._m
-
     def step(self, params: Vector, delta: Vector, moved: Mask) -> None:
-        self.move(params, self.mix(delta, moved), moved)
+        direction = self._mix(delta, moved)
+        self._minimize(direction, moved)
+        move_params(params, self.server_lr, direction, moved)
 
-    def mix(self, delta: Vector, moved: Mask) -> Vector:
+    def _mix(self, delta: Vector, moved: Mask) -> Vector:
         """Mix the delta [d] into the momentum on the coordinates `moved` [d]. Return the argument of lmo [d]."""
         direction = np.zeros(len(delta), np.float32)
         old_weight = np.float32(self.beta)
@@ -88,11 +85,6 @@ class FixedLengthStep(ServerOptimizer):
 
         map_chunks(len(delta), mix_piece)
         return direction
-
-    def move(self, params: Vector, direction: Vector, moved: Mask) -> None:
-        """Move the parameters [d] in place by server_lr * lmo(direction [d]). The direction is changed in place."""
-        self._minimize(direction, moved)
-        move_params(params, self.server_lr, direction, moved)
 
     @abstractmethod
     def _minimize(self, direction: Vector, moved: Mask) -> None:
@@ -161,17 +153,75 @@ class Muon(FixedLengthStep):
         All entries outside of the block must be 0.
         """
         block = np.ix_(moved.any(axis=1), moved.any(axis=0))
-        part = matrix[block]
-        if part.any():
-            rows, columns = part.shape
-            matrix[block] = np.float32(sqrt(max(1, rows / columns))) * orthogonalize(part, FACTORS[self.factors])
+        matrix[block] = minimize_matrix(matrix[block], FACTORS[self.factors])
+
+
+@dataclass(frozen=True)
+class MatrixBlock:
+    """The entries of one weight matrix in the buffer [k] of a submodel.
+
+    Attributes:
+        part: The positions of the entries in the buffer.
+        shape: The numbers of rows and of columns in which the submodel has an entry.
+        places: The position of each entry in the flattened block; None if the entries are the whole block in order.
+    """
+
+    part: slice
+    shape: tuple[int, int]
+    places: Index | None
+
+    def minimize(self, direction: Vector) -> None:
+        """Replace the block of the direction [k] by its lmo, as in Muon, in place. Entries that are missing are 0."""
+        values = direction[self.part]
+        if self.places is None:
+            values[:] = minimize_matrix(values.reshape(self.shape), FACTORS["muon"]).reshape(-1)
+            return
+        block = np.zeros(prod(self.shape), np.float32)
+        block[self.places] = values
+        values[:] = minimize_matrix(block.reshape(self.shape), FACTORS["muon"]).reshape(-1)[self.places]
+
+
+def find_blocks(tensors: Shapes, index: Index) -> list[MatrixBlock]:
+    """Return the blocks of all weight matrices in a submodel.
+
+    Args:
+        tensors: The shape of each tensor of the model.
+        index: The coordinates [k] of the submodel. The buffer has the tensors in the order of the model.
+    """
+    ends = np.cumsum([prod(shape) for shape in tensors])
+    tensor_of = np.searchsorted(ends, index, side="right")
+    blocks = []
+    for number, shape in enumerate(tensors):
+        first, last = np.searchsorted(tensor_of, (number, number + 1)).tolist()
+        if len(shape) < 2 or first == last:
+            continue
+        size = prod(shape)
+        entries = index[first:last] - (ends[number] - size)
+        rows, row_of = np.unique(entries // (size // shape[0]), return_inverse=True)
+        columns, column_of = np.unique(entries % (size // shape[0]), return_inverse=True)
+        places = row_of * len(columns) + column_of
+        in_order = len(places) == len(rows) * len(columns) and bool((np.diff(places) == 1).all())
+        blocks.append(MatrixBlock(slice(first, last), (len(rows), len(columns)), None if in_order else places))
+    return blocks
+
+
+def minimize_matrix(matrix: Matrix, factors: tuple[tuple[float, float, float], ...]) -> Matrix:
+    """Return sqrt(max(1, rows / columns)) * U V^T, approximately, for a matrix U S V^T; 0 for a matrix of zeros."""
+    if not matrix.any():
+        return matrix
+    rows, columns = matrix.shape
+    return np.float32(sqrt(max(1, rows / columns))) * orthogonalize(matrix, factors)
 
 
 def orthogonalize(matrix: Matrix, factors: tuple[tuple[float, float, float], ...]) -> Matrix:
     """Return an approximation of U V^T for a matrix U S V^T other than 0.
 
     X starts as the matrix divided by its Frobenius norm. Each Newton-Schulz step is
+
         X <- p X + (q X X^T + r (X X^T)^2) X.
+
+    All factors of X are polynomials in the first X X^T, so they are collected in a small matrix. Most products then
+    are of matrices [rows, rows], if there are fewer rows than columns, and not of X itself.
 
     Args:
         matrix: The matrix [rows, columns].
@@ -183,9 +233,14 @@ def orthogonalize(matrix: Matrix, factors: tuple[tuple[float, float, float], ...
     if rows > columns:
         x = x.T
     with _one_thread():
+        gram = x @ x.T
+        factor = torch.eye(len(x))
         for p, q, r in factors:
-            gram = x @ x.T
-            x = p * x + (q * gram + r * gram @ gram) @ x
+            step = torch.addmm(gram, gram, gram, beta=q, alpha=r)
+            factor = torch.addmm(factor, step, factor, beta=p)
+            half = torch.addmm(gram, step, gram, beta=p)
+            gram = torch.addmm(half, step, half, beta=p)
+        x = factor @ x
     if rows > columns:
         x = x.T
     return np.ascontiguousarray(x.numpy())
