@@ -9,39 +9,26 @@ from itertools import pairwise
 from types import EllipsisType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedraa.client.local_optimizer import SGD, Adam, LocalOptimizer, OptimizerSteps
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.lr_schedule import target_cosine
-from fedraa.submodels.flat import locate_parameters
 
 # Learning rate of Adam, as a multiple of the root mean square of the received embedding.
 EMBEDDING_RATE = 0.03
 
 
-def find_adam_embeddings(settings: LocalTraining, optimizer: LocalOptimizer, module: nn.Module) -> list[slice]:
-    """Return the slices of the flat buffer with the embeddings that Adam trains, in ascending order.
+def uses_adam(settings: LocalTraining, optimizer: LocalOptimizer) -> bool:
+    """Return True if Adam trains the embeddings.
 
-    The list is empty if the learning rate is not adaptive or the local optimizer is not SGD. It is also empty if a term
-    such as weight decay gives unused tokens a gradient. An embedding whose tensor another layer also uses is left out.
-
-    Args:
-        settings: The settings of local training.
-        optimizer: The local optimizer.
-        module: The module of a submodel.
+    Adam does not if the learning rate is not adaptive, or if the local optimizer is not SGD. Neither does it if a term
+    such as weight decay gives unused tokens a gradient.
     """
     if target_cosine(settings.lr_schedule) is None or type(optimizer) is not SGD:
-        return []
+        return False
     decays = settings.weight_decay or optimizer.weight_decay
-    if decays or settings.control or settings.grad_mix != 1 or settings.transforms:
-        return []
-    embeddings: set[nn.Parameter] = set()
-    others: set[nn.Parameter] = set()
-    for layer in module.modules():
-        owners = embeddings if isinstance(layer, nn.Embedding | nn.EmbeddingBag) else others
-        owners.update(layer.parameters(recurse=False))
-    return [piece for parameter, piece in locate_parameters(module) if parameter in embeddings - others]
+    return not (decays or settings.control or settings.grad_mix != 1 or settings.transforms)
 
 
 class _AdamSteps:

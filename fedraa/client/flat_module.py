@@ -16,7 +16,7 @@ from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import view_as_tensor
-from fedraa.submodels.flat import is_large, locate_parameters
+from fedraa.submodels.flat import find_embeddings, is_large, locate_parameters
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 # The label of empty rows. A minibatch has empty rows if its client has too few samples.
@@ -59,6 +59,8 @@ class FlatModule:
             self._pieces[parameter] = piece
         self.sizes = [piece.stop - piece.start for piece in self._pieces.values()]
         """The number of elements of each trainable parameter."""
+        self.embeddings = find_embeddings(module)
+        """The slices of the buffers with embeddings."""
 
     @property
     def whole(self) -> bool:
@@ -175,6 +177,7 @@ class BatchedModule:
             self._pieces.append(piece)
             start = piece.stop
         self.sizes = [piece.stop - piece.start for piece in self._pieces]
+        self.embeddings = find_embeddings(self.module)
         self._forward = vmap(lambda parameters, x: functional_call(self.module, parameters, (x,)))
 
     def load(self, params: Vector) -> None:

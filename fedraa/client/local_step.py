@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedraa.client.compression import COMPRESSOR, Compressor
-from fedraa.client.embedding_steps import EmbeddingSteps, find_adam_embeddings
+from fedraa.client.embedding_steps import EmbeddingSteps, uses_adam
 from fedraa.client.error_feedback import compress_with_feedback
 from fedraa.client.flat_module import BatchedModule, FlatModule
 from fedraa.client.gradient_transforms import (
@@ -137,7 +137,7 @@ class LocalStep:
             self._anchor = view_as_tensor(task.params).to(device) if self._mask is None else model.weights.clone()
         kept = [name for name in task.extras if name.startswith(OPTIMIZER_PREFIX)]
         self._kept = {name.removeprefix(OPTIMIZER_PREFIX): tensor(task.extra_values(name)) for name in kept}
-        self.embeddings = find_adam_embeddings(local, components.optimizer, model.module)
+        self.embeddings = model.embeddings if uses_adam(local, components.optimizer) else []
         self.start_optimizer()
         self.squares = torch.zeros_like(model.weights) if local.squares else None
         self._labels: list[Tensor] | None = None

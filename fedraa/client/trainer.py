@@ -150,7 +150,8 @@ class Trainer:
         kept = {buffer.name: task.extra_values(buffer.key) for buffer in algorithm.kept}
         mask = None if personal is None else self._to_tensor(personal)
         run = TaskRun(local_step, minibatches, kept, mask)
-        if self._target_cosine is not None:
+        # A task of one step has no halves.
+        if self._target_cosine is not None and length > 1:
             run.halfway = HalfwayCosine([length], self._target_cosine, model.module)
         run.train_with(algorithm)
         cosine = None

@@ -136,6 +136,19 @@ def find_layer_weights(module: nn.Module) -> set[nn.Parameter]:
     return {p for p in chain.from_iterable(layer.parameters() for layer in layers) if p.dim() > 1}
 
 
+def find_embeddings(module: nn.Module) -> list[slice]:
+    """Return the slices of a module's flat buffer with embeddings, in ascending order.
+
+    An embedding whose tensor another layer also uses is left out.
+    """
+    embeddings: set[nn.Parameter] = set()
+    others: set[nn.Parameter] = set()
+    for layer in module.modules():
+        owners = embeddings if isinstance(layer, nn.Embedding | nn.EmbeddingBag) else others
+        owners.update(layer.parameters(recurse=False))
+    return [piece for parameter, piece in locate_parameters(module) if parameter in embeddings - others]
+
+
 def view_as_tensor(array: np.ndarray) -> torch.Tensor:
     """Return a tensor that shares the memory of an array. Do not write to the tensor: the array may be read-only."""
     return torch.from_numpy(array)

@@ -11,7 +11,7 @@ from first_task import first_task
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedraa.client.embedding_steps import EMBEDDING_RATE, EmbeddingSteps, find_adam_embeddings
+from fedraa.client.embedding_steps import EMBEDDING_RATE, EmbeddingSteps, uses_adam
 from fedraa.client.flat_module import FlatModule
 from fedraa.client.gradient_transforms import GradientTransform, StepContext
 from fedraa.client.local_algorithm import LocalAlgorithm, LocalRun
@@ -20,6 +20,7 @@ from fedraa.client.local_step import LocalStep
 from fedraa.client.local_training import LocalTraining
 from fedraa.client.trainer import Trainer
 from fedraa.submodels import flatten_parameters
+from fedraa.submodels.flat import find_embeddings
 from fedraa.submodels.tracing.trace import trace_module
 
 ADAPTIVE = LocalTraining(lr_schedule="adaptive")
@@ -61,7 +62,7 @@ def test_embeddings_take_adam_steps_and_other_layers_take_sgd_steps() -> None:
     rate = EMBEDDING_RATE * float(embedding.detach().square().mean().sqrt())
     adam = torch.optim.Adam([embedding], lr=rate)
     sgd = torch.optim.SGD([p for p in other.parameters() if p is not embedding], lr=0.1, momentum=0.5)
-    steps = make_steps(flat.weights, flat.sizes, find_adam_embeddings(ADAPTIVE, SGD(), flat.module), momentum=0.5)
+    steps = make_steps(flat.weights, flat.sizes, flat.embeddings, momentum=0.5)
     for number in range(5):
         words = torch.randint(0, 7, (4, 3), generator=torch.Generator().manual_seed(number))
         labels = torch.tensor([0, 1, 2, 0])
@@ -120,22 +121,26 @@ def test_zero_embeddings_take_steps() -> None:
     ],
 )
 def test_embeddings_take_no_adam_steps_with_a_fixed_rate_or_dense_gradients(settings: LocalTraining) -> None:
-    assert find_adam_embeddings(ADAPTIVE, SGD(), Words()) == [slice(6, 20)]
-    assert find_adam_embeddings(settings, SGD(), Words()) == []
+    assert uses_adam(ADAPTIVE, SGD())
+    assert not uses_adam(settings, SGD())
 
 
 class DerivedFromSGD(SGD):
     """An optimizer that may take other steps than SGD."""
 
 
-def test_embeddings_take_no_adam_steps_with_other_optimizers_or_tied_weights() -> None:
-    assert find_adam_embeddings(ADAPTIVE, Adam(), Words()) == []
-    assert find_adam_embeddings(ADAPTIVE, SGD(weight_decay=0.1), Words()) == []
-    assert find_adam_embeddings(ADAPTIVE, DerivedFromSGD(), Words()) == []
+def test_embeddings_take_no_adam_steps_with_other_optimizers() -> None:
+    assert not uses_adam(ADAPTIVE, Adam())
+    assert not uses_adam(ADAPTIVE, SGD(weight_decay=0.1))
+    assert not uses_adam(ADAPTIVE, DerivedFromSGD())
+
+
+def test_embeddings_that_other_layers_use_are_left_out() -> None:
+    assert find_embeddings(Words()) == [slice(6, 20)]
     tied = nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 3))
-    assert find_adam_embeddings(ADAPTIVE, SGD(), tied) == [slice(0, 6)]
+    assert find_embeddings(tied) == [slice(0, 6)]
     tied[1].weight = tied[0].weight
-    assert find_adam_embeddings(ADAPTIVE, SGD(), tied) == []
+    assert find_embeddings(tied) == []
 
 
 class Shift(GradientTransform):
