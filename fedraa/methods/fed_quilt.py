@@ -15,7 +15,8 @@ When (j, delta) arrives:
     if H <= 7, on weight matrices:
         m_j <- 0.95 * m_j + 0.05 * a * delta
         r = |m_j| / the root mean square of the last |a * delta| of fragment j
-        theta_j <- theta_j + 0.06 * sqrt(min(1, server_gain * M / N) * H) * r * lmo(m_j)
+        theta_j <- theta_j + 0.28 * sqrt(min(1, server_gain * M / N) * H / L) * r * sqrt(rows / columns) * U V^T
+        for each of the L matrices, with m_j = U S V^T
     on all other parameters, or on all if H > 7:
         theta_j <- theta_j + a * delta
         on biases of cut layers and on embeddings that all fragments have: a = min(1, server_gain / N) * s(staleness)
@@ -23,7 +24,7 @@ When (j, delta) arrives:
         falls if it is below -0.05 or if the clients' losses have risen
 The evaluated model is the Polyak mean of the last models.
 
-Read next: server/muon.py (lmo), client/halfway_cosine.py and server/local_rates.py (the learning rate),
+Read next: server/muon.py (U V^T), client/halfway_cosine.py and server/local_rates.py (the learning rate),
 client/embedding_steps.py (Adam for embeddings).
 """
 
@@ -41,7 +42,7 @@ from fedraa.messages import Index, Mask, Vector
 from fedraa.numbers import Count, NotNegative, Positive, UpToOne
 from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
 from fedraa.server.mixing import add_delta, blend_weights
-from fedraa.server.muon import MatrixBlock, find_blocks
+from fedraa.server.muon import MatrixBlock, find_blocks, is_added, is_matrix
 from fedraa.server.participation_correction import balanced_weight
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, weight_for_clients
@@ -123,21 +124,27 @@ class MuonDelta(DeltaMix):
     The delta of a task of few local steps has much noise. So it only enters the momentum m, and its length does not
     matter. A task of H local steps leads to the step
 
-        theta <- theta + server_lr * sqrt(min(1, server_gain * M / N)) * sqrt(H) * r * lmo(m)
+        theta <- theta + server_lr * sqrt(min(1, server_gain * M / N) * H / L) * r * sqrt(rows / columns) * U V^T
         m <- 0.95 m + 0.05 d,  v_j <- 0.95 v_j + 0.05 |d|^2,  r = min(1, |m| / sqrt(v_j)),  d = a * delta
 
-    on the matrices of its fragment j, with lmo and Nesterov's momentum as in Muon, and a as in DeltaMix. In r, the
+    on the L matrices of its fragment j, with a as in DeltaMix. U S V^T is a matrix of Nesterov's momentum. In r, the
     means m and v_j are divided by 1 - 0.95^t after the t-th short task of the fragment. r is near 1 if the deltas of
     the last 20 tasks agree, and about 0.16 if they are independent noise. So the steps become shorter as training
     progresses. With N clients, m has deltas of about N / M tasks that started from nearly the same weights, so the step
-    is shorter for large N. Vectors, such as biases and the weights of norms, move by a * delta.
+    is shorter for large N.
+
+    The factor sqrt(rows / columns) lets the outputs of all layers change about equally (Yang, Simon and Bernstein,
+    "A spectral condition for feature learning", 2023). In deep models, the changes of all L layers add up, with
+    independent noise, so the step is divided by sqrt(L). Vectors, such as biases and the weights of norms, move by
+    a * delta. For tensors that are added to activations, the factor of rows and columns is 1 (see `is_added`).
 
     Attributes:
-        server_lr: Length of the first step, in units of the weights, for a task of one local step and N <= M.
+        server_lr: Length of the first step of a square matrix, in units of the weights, for a model with one matrix, a
+            task of one local step, and N <= M.
         short_steps: Largest number of local steps of a short task. The deltas of longer tasks are added.
     """
 
-    server_lr: Positive = 0.06
+    server_lr: Positive = 0.28
     short_steps: Count = 7
 
     is_convex_mix: ClassVar[bool] = False
@@ -151,6 +158,7 @@ class MuonDelta(DeltaMix):
         self._squares = [0.0] * model.fragments
         self._arrivals = [0] * model.fragments
         self._matrices: dict[int, FragmentMatrices] = {}
+        self._layers = max(1, sum(is_matrix(shape) and not is_added(shape) for shape in model.tensors))
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         if update.steps > self.short_steps:
@@ -160,14 +168,14 @@ class MuonDelta(DeltaMix):
         delta *= np.float32(self.weight(update.staleness, update.balance))
         blend_weights(self._momentum, update.coordinates, delta, 1 - BETA)
         direction = copy_coordinates(self._momentum, update.coordinates)
-        length = self.server_lr * sqrt(self._share * update.steps)
+        length = self.server_lr * sqrt(self._share * update.steps / self._layers)
         length *= self._measure_agreement(update.fragment, delta, direction)
         # Nesterov's momentum
         direction *= np.float32(BETA)
         direction += np.float32(1 - BETA) * delta
         del delta
         for block in matrices.blocks:
-            block.minimize(direction)
+            block.orthogonalize(direction)
         add_scaled(model.params, update.coordinates, length, direction)
         others = np.where(matrices.mask, update.sent, update.new)
         return super().apply_update(replace(update, new=others), model)
@@ -280,9 +288,9 @@ register(
         paper="fedraa",
         note="our own method",
         formula=(
-            "Short tasks, matrices: `m ← 0.95 m + 0.05 a · delta; theta_j ← theta_j + server_lr · lmo(m)`. Other "
-            "parameters, long tasks: `theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The result is the mean "
-            "of the last models."
+            "Short tasks, matrices: `m ← 0.95 m + 0.05 a · delta; theta_j ← theta_j + length · U V^T`, m = U S V^T. "
+            "Other parameters, long tasks: `theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The result is "
+            "the mean of the last models."
         ),
         when="Little time, and many devices that train at once: tasks are as short as sending allows.",
         submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS, min_units=2, min_embedding_units=8),

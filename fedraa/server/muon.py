@@ -142,7 +142,7 @@ class Muon(FixedLengthStep):
         start = 0
         for shape in self._tensors:
             stop = start + prod(shape)
-            if len(shape) > 1 and stop > start:
+            if is_matrix(shape) and stop > start:
                 matrix = (shape[0], (stop - start) // shape[0])
                 self._orthogonalize_block(direction[start:stop].reshape(matrix), moved[start:stop].reshape(matrix))
             start = stop
@@ -153,7 +153,9 @@ class Muon(FixedLengthStep):
         All entries outside of the block must be 0.
         """
         block = np.ix_(moved.any(axis=1), moved.any(axis=0))
-        matrix[block] = minimize_matrix(matrix[block], FACTORS[self.factors])
+        part = matrix[block]
+        rows, columns = part.shape
+        matrix[block] = np.float32(sqrt(max(1, rows / max(1, columns)))) * orthogonalize(part, FACTORS[self.factors])
 
 
 @dataclass(frozen=True)
@@ -164,21 +166,32 @@ class MatrixBlock:
         part: The positions of the entries in the buffer.
         shape: The numbers of rows and of columns in which the submodel has an entry.
         places: The position of each entry in the flattened block; None if the entries are the whole block in order.
+        scale: sqrt(rows / columns); 1 for a tensor that is added to activations (see `is_added`).
     """
 
     part: slice
     shape: tuple[int, int]
     places: Index | None
+    scale: float
 
-    def minimize(self, direction: Vector) -> None:
-        """Replace the block of the direction [k] by its lmo, as in Muon, in place. Entries that are missing are 0."""
+    def orthogonalize(self, direction: Vector) -> None:
+        """Replace the block U S V^T of the direction [k] by about scale * U V^T, in place. Missing entries are 0."""
         values = direction[self.part]
-        if self.places is None:
-            values[:] = minimize_matrix(values.reshape(self.shape), FACTORS["muon"]).reshape(-1)
-            return
+        places = slice(None) if self.places is None else self.places
         block = np.zeros(prod(self.shape), np.float32)
-        block[self.places] = values
-        values[:] = minimize_matrix(block.reshape(self.shape), FACTORS["muon"]).reshape(-1)[self.places]
+        block[places] = values
+        result = np.float32(self.scale) * orthogonalize(block.reshape(self.shape), FACTORS["muon"])
+        values[:] = result.reshape(-1)[places]
+
+
+def is_matrix(shape: tuple[int, ...]) -> bool:
+    """Return True if a tensor counts as a matrix, with its first dimension as rows."""
+    return len(shape) > 1
+
+
+def is_added(shape: tuple[int, ...]) -> bool:
+    """Return True for a tensor [1, tokens, width], such as position embeddings, which are added to activations."""
+    return len(shape) == 3 and shape[0] == 1
 
 
 def find_blocks(tensors: Shapes, index: Index) -> list[MatrixBlock]:
@@ -193,7 +206,7 @@ def find_blocks(tensors: Shapes, index: Index) -> list[MatrixBlock]:
     blocks = []
     for number, shape in enumerate(tensors):
         first, last = np.searchsorted(tensor_of, (number, number + 1)).tolist()
-        if len(shape) < 2 or first == last:
+        if not is_matrix(shape) or first == last:
             continue
         size = prod(shape)
         entries = index[first:last] - (ends[number] - size)
@@ -201,20 +214,14 @@ def find_blocks(tensors: Shapes, index: Index) -> list[MatrixBlock]:
         columns, column_of = np.unique(entries % (size // shape[0]), return_inverse=True)
         places = row_of * len(columns) + column_of
         in_order = len(places) == len(rows) * len(columns) and bool((np.diff(places) == 1).all())
-        blocks.append(MatrixBlock(slice(first, last), (len(rows), len(columns)), None if in_order else places))
+        scale = 1.0 if is_added(shape) else sqrt(len(rows) / len(columns))
+        block = MatrixBlock(slice(first, last), (len(rows), len(columns)), None if in_order else places, scale)
+        blocks.append(block)
     return blocks
 
 
-def minimize_matrix(matrix: Matrix, factors: tuple[tuple[float, float, float], ...]) -> Matrix:
-    """Return sqrt(max(1, rows / columns)) * U V^T, approximately, for a matrix U S V^T; 0 for a matrix of zeros."""
-    if not matrix.any():
-        return matrix
-    rows, columns = matrix.shape
-    return np.float32(sqrt(max(1, rows / columns))) * orthogonalize(matrix, factors)
-
-
 def orthogonalize(matrix: Matrix, factors: tuple[tuple[float, float, float], ...]) -> Matrix:
-    """Return an approximation of U V^T for a matrix U S V^T other than 0.
+    """Return an approximation of U V^T for a matrix U S V^T; zeros for a matrix of zeros.
 
     X starts as the matrix divided by its Frobenius norm. Each Newton-Schulz step is
 
@@ -227,6 +234,8 @@ def orthogonalize(matrix: Matrix, factors: tuple[tuple[float, float, float], ...
         matrix: The matrix [rows, columns].
         factors: p, q and r of each step.
     """
+    if not matrix.any():
+        return matrix
     rows, columns = matrix.shape
     values = matrix.reshape(-1)
     x = torch.from_numpy(matrix / np.float32(sqrt(scalar_product(values, values))))

@@ -241,9 +241,10 @@ MUTANTS: list[Mutant] = [
         ("min(1.0, self.server_gain / model.at_work) / self._share", "1.0", BALANCE),
         ("gain: Positive = 1.2", "gain: Positive = 1.0", DEFAULTS),
         ("if update.steps > self.short_steps", "if update.steps >= self.short_steps", MUON_DELTA),
-        ("sqrt(self._share * update.steps)", "sqrt(update.steps)", MUON_DELTA),
+        ("self._share * update.steps / self._layers", "update.steps / self._layers", MUON_DELTA),
+        ("update.steps / self._layers", "update.steps", MUON_DELTA),
         ("correction = 1 - beta ** self._arrivals[fragment]", "correction = 1.0", MUON_DELTA),
-        ("np.where(in_matrix, update.sent, update.new)", "update.new", MUON_DELTA),
+        ("np.where(matrices.mask, update.sent, update.new)", "update.new", MUON_DELTA),
     ),
     *_in(
         "fedraa/server/polyak.py",

@@ -9,7 +9,7 @@ from refusals import refuses
 
 from fedraa.methods.ringmaster_lmo import RingmasterLMO, find_agnostic_values
 from fedraa.server.async_rule import ASYNC_RULE
-from fedraa.server.muon import FACTORS, Muon, NormalizedMomentum, find_blocks, minimize_matrix, orthogonalize
+from fedraa.server.muon import FACTORS, Muon, NormalizedMomentum, find_blocks, orthogonalize
 from fedraa.server.optimizers import SERVER_OPTIMIZER
 
 EUCLIDEAN = NormalizedMomentum(server_lr=0.1, beta=0.5)
@@ -147,21 +147,23 @@ def test_ringmaster_lmo_needs_an_optimizer() -> None:
 
 @pytest.mark.parametrize("order", ["in order", "columns reversed"])
 def test_blocks_of_a_submodel_are_blocks_of_the_matrices(order: str) -> None:
-    """The tensors have the shapes (5, 6), (6,) and (2, 3, 2). Of the last one the submodel has all but one entry."""
+    """The tensors have the shapes (5, 6), (6,), (2, 3, 2) and (1, 2, 2). Of the third, one entry is missing."""
     columns = [1, 4] if order == "in order" else [4, 1]
     first = np.arange(30).reshape(5, 6)[np.ix_([0, 2, 3], columns)]
-    last = np.delete(np.arange(36, 48), 7)
-    direction = np.random.default_rng(0).standard_normal(48).astype(np.float32)
-    index = np.concatenate([first.reshape(-1), [30, 31], last])
+    third = np.delete(np.arange(36, 48), 7)
+    direction = np.random.default_rng(0).standard_normal(52).astype(np.float32)
+    index = np.concatenate([first.reshape(-1), [30, 31], third, np.arange(48, 52)])
     whole = direction[index]
-    for block in find_blocks(((5, 6), (6,), (2, 3, 2)), index):
-        block.minimize(whole)
-    sorted_block = direction.reshape(-1)[np.sort(first)]
-    expected = minimize_matrix(sorted_block, FACTORS["muon"])
+    blocks = find_blocks(((5, 6), (6,), (2, 3, 2), (1, 2, 2)), index)
+    for block in blocks:
+        block.orthogonalize(whole)
+    factors = FACTORS["muon"]
+    np.testing.assert_allclose([block.scale for block in blocks], [sqrt(3 / 2), sqrt(2 / 6), 1.0])
+    expected = np.float32(sqrt(3 / 2)) * orthogonalize(direction[np.sort(first)], factors)
     np.testing.assert_array_equal(whole[:6].reshape(3, 2)[:, np.argsort(columns)], expected)
     np.testing.assert_array_equal(whole[6:8], direction[30:32])
     filled = direction[36:48].copy()
     filled[7] = 0
-    np.testing.assert_array_equal(
-        whole[8:], np.delete(minimize_matrix(filled.reshape(2, 6), FACTORS["muon"]).reshape(-1), 7)
-    )
+    expected = np.float32(sqrt(2 / 6)) * orthogonalize(filled.reshape(2, 6), factors)
+    np.testing.assert_array_equal(whole[8:19], np.delete(expected.reshape(-1), 7))
+    np.testing.assert_array_equal(whole[19:], orthogonalize(direction[48:].reshape(1, 4), factors).reshape(-1))
