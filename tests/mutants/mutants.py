@@ -243,8 +243,12 @@ MUTANTS: list[Mutant] = [
         ("if update.steps > self.short_steps", "if update.steps >= self.short_steps", MUON_DELTA),
         ("self._share * update.steps / self._layers", "update.steps / self._layers", MUON_DELTA),
         ("update.steps / self._layers", "update.steps", MUON_DELTA),
-        ("correction = 1 - beta ** self._arrivals[fragment]", "correction = 1.0", MUON_DELTA),
+        ("correction = 1 - BETA ** self._arrivals[fragment]", "correction = 1.0", MUON_DELTA),
         ("np.where(matrices.mask, update.sent, update.new)", "update.new", MUON_DELTA),
+    ),
+    *_in(
+        "fedraa/server/muon.py",
+        ("scale = 1.0 if is_added(shape) else sqrt", "scale = sqrt", "tests/unit/methods/test_ringmaster_lmo.py"),
     ),
     *_in(
         "fedraa/server/polyak.py",
