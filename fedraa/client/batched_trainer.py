@@ -108,7 +108,8 @@ class BatchedTrainer(Trainer):
         )
         totals = torch.zeros(self._height, device=self._device)
         halfway, received = None, None
-        if self._target_cosine is not None:
+        # Tasks of one step have no halves.
+        if self._target_cosine is not None and max(steps) > 1:
             halfway = HalfwayCosine(steps, self._target_cosine, stack.module)
             received = local_step.received_buffer(whole.params)
         trained: dict[int, Update] = {}

@@ -1,4 +1,4 @@
-"""Modules whose parameters are views of one flat buffer: one submodel, or several of the same shape."""
+"""Modules with all parameters in one flat buffer. They compute one submodel, or several of the same shape."""
 
 import warnings
 from collections.abc import Callable

@@ -137,9 +137,9 @@ def find_layer_weights(module: nn.Module) -> set[nn.Parameter]:
 
 
 def find_embeddings(module: nn.Module) -> list[slice]:
-    """Return the slices of a module's flat buffer with embeddings, in ascending order.
+    """Return the slice of each embedding in the flat buffer of a module, in ascending order.
 
-    An embedding whose tensor another layer also uses is left out.
+    Embeddings that share their tensor with another layer are left out.
     """
     embeddings: set[nn.Parameter] = set()
     others: set[nn.Parameter] = set()

@@ -83,7 +83,7 @@ def test_agnostic_steps_count_only_accepted_updates() -> None:
     ],
 )
 def test_newton_schulz_equals_the_reference(factors: str, expected: tuple[tuple[float, float], ...]) -> None:
-    """The source of the second result has more digits of the factors."""
+    """The first result has six digits. The source of the second one has more digits of the factors."""
     matrix = np.array([[3, 0], [4, 5]], np.float32)
     tolerance = 2e-6 if factors == "muon" else 2e-5
     np.testing.assert_allclose(orthogonalize(matrix, FACTORS[factors]), expected, rtol=0, atol=tolerance)
