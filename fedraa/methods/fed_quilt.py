@@ -13,7 +13,7 @@ Client n: SGD with clipping and calibrated logits, for H local steps: one, or so
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     if H <= 7, on weight matrices:
-        m_j <- 0.95 * m_j + 0.05 * a * delta
+        m_j <- (1 - 1 / w) * m_j + a * delta / w               # w = 5, and up to 20 after many tasks
         r = |m_j| / the root mean square of the last |a * delta| of fragment j
         theta_j <- theta_j + 0.28 * sqrt(min(1, server_gain * M / N) * H / L) * r * sqrt(rows / columns) * U V^T
         for each of the L matrices, with m_j = U S V^T
@@ -58,8 +58,9 @@ from fedraa.vectors.chunked import (
 )
 from fedraa.vectors.index_ranges import global_slices
 
-# Decay of the momentum of Muon steps.
-BETA = 0.95
+# The momentum of Muon steps covers this share of a fragment's tasks, but at least SHORTEST and at most LONGEST tasks. A
+# short memory is faster at first, when the deltas change quickly. A long memory has less noise at the end of long runs.
+MEMORY, SHORTEST, LONGEST = 0.01, 5, 20
 # The running mean of squared deltas covers about this number of updates of a fragment.
 SQUARES_WINDOW = 100
 # Lower limit of the running mean of squared deltas. Deltas are divided by a power of this mean.
@@ -125,13 +126,14 @@ class MuonDelta(DeltaMix):
     matter. A task of H local steps leads to the step
 
         theta <- theta + server_lr * sqrt(min(1, server_gain * M / N) * H / L) * r * sqrt(rows / columns) * U V^T
-        m <- 0.95 m + 0.05 d,  v_j <- 0.95 v_j + 0.05 |d|^2,  r = min(1, |m| / sqrt(v_j)),  d = a * delta
+        m <- m + (d - m) / w,  v_j <- v_j + (|d|^2 - v_j) / w,  r = min(1, |m| / sqrt(v_j)),  d = a * delta
 
-    on the L matrices of its fragment j, with a as in DeltaMix. U S V^T is a matrix of Nesterov's momentum. In r, the
-    means m and v_j are divided by 1 - 0.95^t after the t-th short task of the fragment. r is near 1 if the deltas of
-    the last 20 tasks agree, and about 0.16 if they are independent noise. So the steps become shorter as training
-    progresses. With N clients, m has deltas of about N / M tasks that started from nearly the same weights, so the step
-    is shorter for large N.
+    on the L matrices of its fragment j, with a as in DeltaMix. U S V^T is a matrix of Nesterov's momentum. The momentum
+    covers w tasks: 5 up to the short task t = 500 of the fragment, then t / 100, and 20 from t = 2000 on. In r, the
+    means m and v_j are divided by 1 - 0.8^t. r is near 1 if the deltas of the last w tasks agree, and about
+    1 / sqrt(2 w - 1) if they are independent noise: .33 at first, and .16 from t = 2000 on. So the steps become shorter
+    as training progresses. With N clients, m has deltas of about N / M tasks that started from nearly the same weights,
+    so the step is shorter for large N.
 
     The factor sqrt(rows / columns) lets the outputs of all layers change about equally (Yang, Simon and Bernstein,
     "A spectral condition for feature learning", 2023). In deep models, the changes of all L layers add up, with
@@ -166,13 +168,15 @@ class MuonDelta(DeltaMix):
         matrices = self._find_matrices(update, model)
         delta = np.where(matrices.mask, update.new - update.sent, np.float32(0))
         delta *= np.float32(self.weight(update.staleness, update.balance))
-        blend_weights(self._momentum, update.coordinates, delta, 1 - BETA)
+        self._arrivals[update.fragment] += 1
+        share = 1 / momentum_window(self._arrivals[update.fragment])
+        blend_weights(self._momentum, update.coordinates, delta, share)
         direction = copy_coordinates(self._momentum, update.coordinates)
         length = self.server_lr * sqrt(self._share * update.steps / self._layers)
-        length *= self._measure_agreement(update.fragment, delta, direction)
+        length *= self._measure_agreement(update.fragment, share, delta, direction)
         # Nesterov's momentum
-        direction *= np.float32(BETA)
-        direction += np.float32(1 - BETA) * delta
+        direction *= np.float32(1 - share)
+        direction += np.float32(share) * delta
         del delta
         for block in matrices.blocks:
             block.orthogonalize(direction)
@@ -187,17 +191,22 @@ class MuonDelta(DeltaMix):
             self._matrices[update.fragment] = known
         return known
 
-    def _measure_agreement(self, fragment: int, delta: Vector, momentum: Vector) -> float:
-        """Return r after a delta [k] of a fragment, with the momentum [k] after it, and update v_j."""
-        self._arrivals[fragment] += 1
-        self._squares[fragment] = BETA * self._squares[fragment] + (1 - BETA) * scalar_product(delta, delta)
+    def _measure_agreement(self, fragment: int, share: float, delta: Vector, momentum: Vector) -> float:
+        """Return r after a delta [k] of a fragment, with the momentum [k] after it and share 1 / w, and update v_j."""
+        self._squares[fragment] += share * (scalar_product(delta, delta) - self._squares[fragment])
         if not self._squares[fragment]:
             return 0.0
-        correction = 1 - BETA ** self._arrivals[fragment]
+        # This is 1 before w becomes longer than SHORTEST.
+        correction = 1 - (1 - 1 / SHORTEST) ** self._arrivals[fragment]
         return min(1.0, sqrt(scalar_product(momentum, momentum) / (correction * self._squares[fragment])))
 
     def memory(self, size: int, clients: int) -> int:
         return 18 * size
+
+
+def momentum_window(arrivals: int) -> float:
+    """Return w, the number of tasks that the momentum covers, after this number of short tasks of a fragment."""
+    return min(LONGEST, max(SHORTEST, MEMORY * arrivals))
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,7 +297,7 @@ register(
         paper="fedraa",
         note="our own method",
         formula=(
-            "Short tasks, matrices: `m ← 0.95 m + 0.05 a · delta; theta_j ← theta_j + length · U V^T`, m = U S V^T. "
+            "Short tasks, matrices: `m ← m + (a · delta − m) / w; theta_j ← theta_j + length · U V^T`, m = U S V^T. "
             "Other parameters, long tasks: `theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The result is "
             "the mean of the last models."
         ),

@@ -243,7 +243,9 @@ MUTANTS: list[Mutant] = [
         ("if update.steps > self.short_steps", "if update.steps >= self.short_steps", MUON_DELTA),
         ("self._share * update.steps / self._layers", "update.steps / self._layers", MUON_DELTA),
         ("update.steps / self._layers", "update.steps", MUON_DELTA),
-        ("correction = 1 - BETA ** self._arrivals[fragment]", "correction = 1.0", MUON_DELTA),
+        ("correction = 1 - (1 - 1 / SHORTEST) ** self._arrivals[fragment]", "correction = 1.0", MUON_DELTA),
+        ("max(SHORTEST, MEMORY * arrivals)", "SHORTEST", MUON_DELTA),
+        ("min(LONGEST, max(", "(max(", MUON_DELTA),
         ("np.where(matrices.mask, update.sent, update.new)", "update.new", MUON_DELTA),
     ),
     *_in(
