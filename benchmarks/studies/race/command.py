@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.studies.options import RunOptions
-from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, ROUNDS, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, KNOWN, LENT, LIMIT, OURS, ROUNDS, SHORT, Entrant
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.page import read_race, write_page
 from benchmarks.studies.race.record import SUFFIX, read_record
@@ -55,7 +55,7 @@ def _select_by_options(options: RunOptions) -> tuple[list[Setting], list[Entrant
         problem = f"--quick selects the setting {QUICK.name}"
         raise InputError("setting", problem, got=options.setting, hint="to run it, give --quick and no --setting")
     settings = [QUICK] if options.quick else _select_named("setting", SETTINGS, options.setting)
-    known_names = [*ENTRANTS, f"NAME{LENT} for each entrant NAME except {OURS} and {LIMIT}"]
+    known_names = [*ENTRANTS, f"NAME{LENT} and NAME{SHORT} for each entrant NAME except {OURS} and {LIMIT}"]
     names = options.methods
     if not names:
         names = tuple(entrant.name for entrant in (FIRST if options.quick else ENTRANTS.values()))

@@ -13,7 +13,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.overrides import split_paths
 from fedraa.settings.resolve import resolve_method
 
-OURS, ROUNDS, LIMIT, LENT = "fed-quilt", "fedavg", "limit", "-lent"
+OURS, ROUNDS, LIMIT, LENT, SHORT = "fed-quilt", "fedavg", "limit", "-lent", "-short"
 _STEP, _MIX, _SIZES = "0.5:2:log", "0.3:0.9", [3, 5, 10]
 _SHARES = (1.0, 0.5, 0.25, 0.125, 0.0625)
 
@@ -27,7 +27,8 @@ class Entrant:
     """A method to compare. The entrant LIMIT is not a method but centralised SGD, the upper bound.
 
     `knobs` has the values to try for hyperparameters other than learning rate and task length. An entrant NAME-lent,
-    such as fedavg-lent, is the method NAME with the settings that `lendable_settings` returns.
+    such as fedavg-lent, is the method NAME with the settings that `lendable_settings` returns. An entrant NAME-short is
+    the method NAME with tasks of one batch.
     """
 
     name: str
@@ -36,7 +37,7 @@ class Entrant:
     def method(self) -> str:
         if self.name == LIMIT:
             return ROUNDS
-        return self.name.removesuffix(LENT)
+        return self.name.removesuffix(LENT).removesuffix(SHORT)
 
     def fields(self, setting: Setting) -> dict[str, Any]:
         """Return the fields of the entrant's experiment. LIMIT is one client with all data and all compute."""
@@ -63,7 +64,7 @@ class Entrant:
 
         Fed-Quilt's task lengths are `auto:LENGTH`: LENGTH steps, or more if sending would take longer than training.
         """
-        lengths: list[int | str] = list(setting.lengths)
+        lengths: list[int | str] = [1] if self.name.endswith(SHORT) else list(setting.lengths)
         if self.name == OURS:
             lengths = [f"auto:{length}" for length in setting.lengths]
         own = {name: _scale_values(values, setting) for name, values in self.knobs.items()}
@@ -148,10 +149,10 @@ LATER: tuple[Entrant, ...] = (
 ENTRANTS: dict[str, Entrant] = {entrant.name: entrant for entrant in (*FIRST, *LATER)}
 # Runs of these entrants show how much of Fed-Quilt's speed comes from settings that other methods can also have. They
 # run only if `--methods` names them.
-LENT_TO: dict[str, Entrant] = {
-    name + LENT: Entrant(name + LENT, entrant.knobs) for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)
-}
-KNOWN = ENTRANTS | LENT_TO
+_OTHERS = {name: entrant.knobs for name, entrant in ENTRANTS.items() if name not in (OURS, LIMIT)}
+LENT_TO: dict[str, Entrant] = {name + LENT: Entrant(name + LENT, knobs) for name, knobs in _OTHERS.items()}
+SHORTENED: dict[str, Entrant] = {name + SHORT: Entrant(name + SHORT, knobs) for name, knobs in _OTHERS.items()}
+KNOWN = ENTRANTS | LENT_TO | SHORTENED
 
 
 def lendable_settings(setting: Setting) -> dict[str, float]:

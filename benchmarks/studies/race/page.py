@@ -5,7 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.studies.race.comparison import compare_defaults, format_ratio, format_times
-from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LENT, LENT_TO, LIMIT, OURS, ROUNDS, lendable_settings
+from benchmarks.studies.race.entrants import (
+    ENTRANTS,
+    KNOWN,
+    LENT,
+    LENT_TO,
+    LIMIT,
+    OURS,
+    ROUNDS,
+    SHORT,
+    SHORTENED,
+    lendable_settings,
+)
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import draw_race
@@ -40,10 +51,10 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
     """
     setting, runs, long = race.setting, race.measured(), race.long()
     values = _tuned_values(race)
-    lent_to = list(dict.fromkeys(run.entrant for run in (*runs, *long) if run.entrant in LENT_TO))
+    variants = list(dict.fromkeys(run.entrant for run in (*runs, *long) if run.entrant not in ENTRANTS))
     source = f"`{command}`"
-    if lent_to:
-        source += f", and with `--methods {' '.join(lent_to)}`"
+    if variants:
+        source += f", and with `--methods {' '.join(variants)}`"
     source += f", commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
     sentences = [*_describe_defaults(setting, runs), *describe_findings(setting, runs, long)]
     parts = [f"# The race, {setting.title}", _bullets(sentences)]
@@ -58,8 +69,10 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
             heading = f"## {heading}, at time {race.long_time():g}, {LONG_RUN_FACTOR} x {ROUNDS}'s"
             parts += [heading, format_table(end_columns(setting), by_entrant)]
     notes = list(_format_notes(race))
-    if lent_to:
+    if any(name in LENT_TO for name in variants):
         notes.append(_explain_lent(setting))
+    if any(name in SHORTENED for name in variants):
+        notes.append(f"`NAME{SHORT}` is the method NAME with tasks of one batch, tuned with the same number of trials.")
     parts += ["## Tuned values", _values_table(values), _bullets(notes), source]
     base = directory / f"race_{setting.name}"
     directory.mkdir(parents=True, exist_ok=True)

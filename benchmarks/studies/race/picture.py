@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from benchmarks.studies.picture import COLOURS
-from benchmarks.studies.race.entrants import FIRST, LENT_TO, LIMIT, OURS
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import group_by_entrant, make_columns, rank_entrants
@@ -63,7 +63,7 @@ def choose_colours(names: Sequence[str]) -> dict[str, str]:
     for name in names:
         if name in COLOUR:
             looks[name] = COLOUR[name]
-        elif name in LENT_TO:
+        elif name not in ENTRANTS:
             looks[name] = GREY
         else:
             looks[name] = next(spare, GREY)

@@ -111,8 +111,8 @@ class Race:
     def _recorded_values(self, entrant: Entrant) -> dict[str, Any] | None:
         """Return the tuned values that an entrant's recorded runs used; None if no tuned run is recorded.
 
-        An entrant with a name such as `fedavg-lent` is not in the file of tuned values. The recorded runs
-        have its values.
+        An entrant with a name such as `fedavg-lent` or `fedavg-short` is not in the file of tuned values. The recorded
+        runs have its values.
         """
         tuned = (run.fields for run in self.recorded if (run.entrant, run.part) == (entrant.name, "tuned"))
         fields = next(tuned, None)

@@ -14,7 +14,7 @@ from refusals import refuses
 import fedraa
 from benchmarks.studies.commands import run_study
 from benchmarks.studies.options import RunOptions
-from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LENT_TO, LIMIT, OURS, ROUNDS, SHORTENED, Entrant
 from benchmarks.studies.race.measures import cost_to_accuracy
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import GREY, accuracy_range, choose_colours
@@ -132,6 +132,19 @@ def test_variants_with_fed_quilt_settings_do_not_count_as_other_methods(tmp_path
     assert "| 1.000 fedbuff | 0.400 |" in format_overview(tmp_path)
     grey = {"fedbuff-lent": GREY, "ace-lent": GREY}
     assert choose_colours([*grey, "ace", "fadas"]) == grey | choose_colours(["ace", "fadas"])
+
+
+def test_variants_with_tasks_of_one_batch_count_as_other_methods(tmp_path: Path) -> None:
+    short = SHORTENED["fedbuff-short"]
+    assert short.fields(A) == ENTRANTS["fedbuff"].fields(A)
+    assert short.space(A) == ENTRANTS["fedbuff"].space(A) | {"local_steps": [1]}
+    assert SHORTENED.keys() & {OURS + "-short", "limit-short"} == set()
+    runs = [*runs_of("fedbuff", 1.1, 0.9), *runs_of("fedbuff-short", 0.5, 0.7)]
+    sentences = describe_findings(A, [*runs_of(OURS, 0.3, 0.5), *runs], [])
+    assert re.search(r" 1\.50 x .* other method, fedbuff-short \(0\.600\)", sentences[0])
+    write_record(tmp_path / "race_A.runs.jsonl.gz", [*runs, *runs_of(OURS, 0.4, 0.4, part="untuned")])
+    assert "| 0.600 fedbuff-short | 0.400 |" in format_overview(tmp_path)
+    assert choose_colours(["fedbuff-short"]) == {"fedbuff-short": GREY}
 
 
 def test_variants_have_no_logit_calibration_in_a_setting_without_labels() -> None:
