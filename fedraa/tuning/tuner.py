@@ -20,6 +20,7 @@ from fedraa.composition.overrides import chosen_value, values_by_path
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment, with_fields
 from fedraa.config.overrides import split_paths
+from fedraa.config.sections import StopOptions
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
@@ -204,11 +205,16 @@ class _Plan:
         return math.ceil(FIRST_FRACTION * self.trials)
 
     def described(self) -> dict[str, object]:
-        """Return the settings that an interrupted tuning must keep to continue."""
+        """Return the settings that an interrupted tuning must keep to continue.
+
+        They include the limits of a trial, and exclude fields such as `data_dir` and `workers`, which change no result.
+        """
+        free = set(Experiment.may_change() - StopOptions.MAY_CHANGE)
+        experiments = {method: one.model_dump(mode="json", exclude=free) for method, one in self.experiments.items()}
         settings: dict[str, object] = {
             "trials": self.trials,
             "spaces": {method: describe_space(space) for method, space in self.spaces.items()},
-            "experiments": {method: template.model_dump(mode="json") for method, template in self.experiments.items()},
+            "experiments": experiments,
             "methods": {method: resolve_method(template).described() for method, template in self.experiments.items()},
         }
         if self.digests:

@@ -256,6 +256,17 @@ def test_tuning_of_a_changed_method_is_not_continued(faked: list[Attempt], tmp_p
         tuned(tmp_path / "tune")
 
 
+def test_tuning_continues_with_another_folder_of_the_same_data(faked: list[Attempt], tmp_path: Path) -> None:
+    table = "benchmarks.studies.race.generated_tables:rare"
+    tuned(tmp_path / "tune", dataset=table, data_dir=tmp_path)
+    trials = len(faked)
+    assert trials > 0
+    tuned(tmp_path / "tune", dataset=table, data_dir=tmp_path / ".." / tmp_path.name, quiet=True)
+    assert len(faked) == trials
+    with refuses("out", str(tmp_path / "tune")):
+        tuned(tmp_path / "tune", dataset=table, data_dir=tmp_path, rounds=3)
+
+
 def test_directory_of_another_tuning_is_refused(faked: list[Attempt], tmp_path: Path) -> None:
     tuned(tmp_path / "tune", trials=1)
     with refuses("out", str(tmp_path / "tune")):
