@@ -260,9 +260,6 @@ def check_shards(name: str, method: Method, shards: int) -> None:
         if method.asynchronous and method.submodel.scheduled:
             hint += ", or give the async rule convex-mix or delta"
         raise InputError("server_shards", problem, got=shards, hint=hint)
-    count = len(getattr(method.submodel, "ratios", ()))
-    if shards > count:
-        raise InputError("server_shards", got=shards, expected=f"at most {count}, the fragments of {name}")
 
 
 def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, str]:
@@ -289,7 +286,8 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
             reasons["aggregator"] = whole
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which has no bound"
-    if len(getattr(method.submodel, "ratios", "several")) == 1:
+    ratios = getattr(method.submodel, "ratios", None)
+    if ratios is not None and len(ratios) == 1:
         reasons |= dict.fromkeys(
             ("scheduler", "delay_bound", STALENESS_CLOCK, "cut_layers", *RATE_BY_SHARE), "one fragment"
         )

@@ -183,7 +183,6 @@ def build_run(
 def _issue_warnings(spec: RunSpec, no_logits: str | None) -> None:
     """Issue the warnings about a run. `no_logits` is the result of `find_no_logits`."""
     experiment = spec.experiment
-    fragments = len(getattr(spec.method.submodel, "ratios", ()))
     issue_warnings(
         (
             find_large_inputs(spec.data, standardise=experiment.standardise),
@@ -193,7 +192,7 @@ def _issue_warnings(spec: RunSpec, no_logits: str | None) -> None:
             find_wrong_units(spec.fleet),
             find_large_buffer(spec.method.update.per_step, experiment.client_count),
             no_logits,
-            find_added_outputs(fragments, spec.objective, scaled=make_worker_spec(spec).fragment_scale),
+            find_added_outputs(len(spec.index_sets), spec.objective, scaled=make_worker_spec(spec).fragment_scale),
             find_stacked_convolutions(spec.traced.module, experiment.vmap_batch, experiment.device),
             *spec.state.warnings,
             *warn_of_small_shards(spec),

@@ -46,6 +46,7 @@ def check_runnable(spec: RunSpec) -> None:
     _ = spec.limits
     if spec.method.schedule.scheduled:
         _check_feasible(spec)
+        _check_shards(spec)
     _check_inputs(spec)
     algorithm = spec.method.local.algorithm
     with convert_errors("method.local.algorithm", algorithm):
@@ -70,6 +71,13 @@ def check_runnable(spec: RunSpec) -> None:
     if staleness is not None:
         factor_at(0, STALENESS.resolve(staleness))
     _check_first_task(spec)
+
+
+def _check_shards(spec: RunSpec) -> None:
+    shards, fragments = spec.experiment.server_shards, len(spec.index_sets)
+    if shards > fragments:
+        expected = f"at most {fragments}, the fragments of {spec.experiment.method}"
+        raise InputError("server_shards", got=shards, expected=expected)
 
 
 def _check_first_task(spec: RunSpec) -> None:

@@ -1,8 +1,8 @@
 """Fed-Quilt: equal fragments, short tasks, and a server that takes Muon steps (fedraa's own method; no paper).
 
-The model is cut into M equal fragments. A layer with too few units, such as four attention heads, stays whole: each
-fragment contains it. Weights between two fragments are 0. At the start, the other weights of each unit are multiplied,
-so that their norm is that of all weights of the unit. When client n is idle:
+The model is cut into M equal fragments: four, or two if it has recurrent layers. A layer with too few units, such as
+four attention heads, stays whole: each fragment contains it. Weights between two fragments are 0. At the start, the
+other weights of each unit are multiplied, so that their norm is that of all weights of the unit. When client n is idle:
     j = the fragment for which the fewest tasks were sent
     send theta_j
 Client n: SGD with clipping and calibrated logits, for H local steps: one, or so many that training takes at least
@@ -46,7 +46,7 @@ from fedraa.server.muon import MatrixBlock, find_blocks, is_added, is_matrix
 from fedraa.server.participation_correction import balanced_weight
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, weight_for_clients
-from fedraa.submodels.policies.slices import DEFAULT_FRAGMENTS, Fragments
+from fedraa.submodels.policies.slices import Fragments
 from fedraa.vectors.chunked import (
     add_scaled,
     copy_coordinates,
@@ -302,7 +302,7 @@ register(
             "the mean of the last models."
         ),
         when="Little time, and many devices that train at once: tasks are as short as sending allows.",
-        submodel=Fragments((1 / DEFAULT_FRAGMENTS,) * DEFAULT_FRAGMENTS, min_units=2, min_embedding_units=8),
+        submodel=Fragments(min_units=2, min_embedding_units=8),
         local=LocalTraining(
             steps="auto:1", lr=0.2, lr_schedule="adaptive", full_rate=True, clip=2.0, logit_calibration=0.8
         ),

@@ -206,7 +206,7 @@ def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...
     if options.ratios is not None or options.fragments is None:
         return options.ratios
     own = getattr(method.submodel, "ratios", ())
-    if len(own) > 1 and len(set(own)) == 1:
+    if own is None or (len(own) > 1 and len(set(own)) == 1):
         return (1 / options.fragments,) * options.fragments
     if options.fragments not in FRAGMENT_RATIOS:
         expected = f"a number from 1 to {max(FRAGMENT_RATIOS)}, for which there are default ratios"

@@ -119,6 +119,11 @@ class Traced:
         layers = self.module.named_modules()
         return {name for name, layer in layers if isinstance(layer, nn.Embedding | nn.EmbeddingBag)}
 
+    @property
+    def is_recurrent(self) -> bool:
+        """True if the module has a recurrent layer, such as `nn.LSTM` or `nn.GRUCell`."""
+        return any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in self.module.modules())
+
     def full(self) -> IndexSet:
         """Return the index set of the whole module."""
         return tuple(np.arange(group.size) for group in self.groups)

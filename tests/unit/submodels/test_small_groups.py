@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import fedraa as fl
+from fedraa import Experiment
 from fedraa.cli.plan import describe_uncut_groups
 from fedraa.engine.build import build_run
 from fedraa.models.vit import VisionTransformer
@@ -67,6 +68,36 @@ def test_smallest_fragment_counts() -> None:
 @pytest.mark.parametrize(("width", "expected"), [(32, [[8, 8]] * 4), (31, [[8]] * 4), (16, [[8]] * 4)])
 def test_fragments_have_eight_elements_of_a_divided_embedding(width: int, expected: list[list[int]]) -> None:
     assert widths(trace_embedding(width), QUARTERS) == expected
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layer: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer = layer(5, 16, batch_first=True)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.layer(x)[0][:, -1])
+        return out
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
+def test_default_is_two_fragments_of_a_recurrent_model_and_four_of_others(layer: type[nn.RNNBase]) -> None:
+    traced = trace_module(Recurrent(layer), torch.zeros(2, 4, 5))
+    assert widths(traced, Fragments()) == [[8]] * 2
+    assert widths(traced, QUARTERS) == [[4]] * 4
+    assert widths(trace_perceptron(8), Fragments()) == [[2]] * 4
+
+
+@pytest.mark.parametrize(("fields", "fragments"), [({}, 2), ({"fragments": 4}, 4), ({"ratios": (0.25, 0.75)}, 2)])
+def test_number_of_fragments_of_a_recurrent_model_can_be_set(fields: dict[str, Any], fragments: int) -> None:
+    x, y = torch.randn(42, 4, 5).numpy(), torch.arange(42).numpy() % 3
+    data = fl.Dataset("series", x, y, x, y, 3)
+    experiment = Experiment(method="fed-quilt", clients=2, **fields)
+    spec = build_run(experiment, model=Recurrent(nn.GRU), dataset=data)
+    assert len(spec.index_sets) == fragments
+    if "ratios" in fields:
+        assert [len(kept) for (kept,) in spec.index_sets] == [4, 12]
 
 
 def test_fed_raa_divides_small_layers() -> None:
