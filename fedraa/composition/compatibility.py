@@ -286,8 +286,7 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
             reasons["aggregator"] = whole
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which has no bound"
-    ratios = getattr(method.submodel, "ratios", None)
-    if ratios is not None and len(ratios) == 1:
+    if len(getattr(method.submodel, "ratios", "several")) == 1:
         reasons |= dict.fromkeys(
             ("scheduler", "delay_bound", STALENESS_CLOCK, "cut_layers", *RATE_BY_SHARE), "one fragment"
         )

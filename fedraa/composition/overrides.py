@@ -17,6 +17,7 @@ from fedraa.server.optimizers import SERVER_OPTIMIZER
 from fedraa.server.schedule import SCHEDULER
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.policy import AUTO
+from fedraa.submodels.policies.slices import BY_MODEL
 
 M = TypeVar("M")
 
@@ -235,9 +236,11 @@ def _replace_field(owner: Any, names: list[str], value: object) -> Any:
 def _convert_value(owner: Any, name: str, value: object) -> object:
     """Return the value in the type of the field `name` of `owner`.
 
-    A single value of a tuple field becomes a tuple.
+    A single value of a tuple field, which may also be the text `auto`, becomes a tuple.
     """
-    if isinstance(getattr(owner, name), tuple) and not isinstance(value, list | tuple):
+    before = getattr(owner, name)
+    is_single = not isinstance(value, list | tuple) and value != BY_MODEL
+    if is_single and (isinstance(before, tuple) or before == BY_MODEL):
         value = (value,)
     kind = _built_in_class(owner, name)
     if kind is None:

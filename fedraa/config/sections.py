@@ -107,9 +107,9 @@ class MethodOptions(Section):
     """Choice of the submodel that a client trains in a round: full, prefix, rolling, ..., or a custom SubmodelPolicy
     (default: the method's)."""
     fragments: Count | None = None
-    """Number of fragments (default: the number of --ratios, or 4)."""
+    """Number of fragments (default: the number of --ratios, or the method's)."""
     ratios: tuple[Positive, ...] | None = None
-    """Share of the units of every layer in each fragment (default: 0.1 0.2 0.3 0.4)."""
+    """Share of the units of every layer in each fragment (default: the method's)."""
     cut_layers: Annotated[tuple[str, ...] | None, Field(examples=["fc*"])] = None
     """Layers of which submodels have only some units: names of layers or of modules with layers, or patterns such as
     "fc*"; all other layers stay whole (default: all layers that can be cut)."""

@@ -46,7 +46,7 @@ from fedraa.server.muon import MatrixBlock, find_blocks, is_added, is_matrix
 from fedraa.server.participation_correction import balanced_weight
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.server.staleness import STALENESS, weight_for_clients
-from fedraa.submodels.policies.slices import Fragments
+from fedraa.submodels.policies.slices import BY_MODEL, Fragments
 from fedraa.vectors.chunked import (
     add_scaled,
     copy_coordinates,
@@ -297,12 +297,13 @@ register(
         paper="fedraa",
         note="our own method",
         formula=(
-            "Short tasks, matrices: `m ← m + (a · delta − m) / w; theta_j ← theta_j + length · U V^T`, m = U S V^T. "
+            "Short tasks, matrices: `m ← m + (a · delta − m) / w; theta_j ← theta_j + length · U V^T`, m = U S V^T, "
+            "w = 5 to 20. "
             "Other parameters, long tasks: `theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The result is "
             "the mean of the last models."
         ),
         when="Little time, and many devices that train at once: tasks are as short as sending allows.",
-        submodel=Fragments(min_units=2, min_embedding_units=8),
+        submodel=Fragments(BY_MODEL, min_units=2, min_embedding_units=8),
         local=LocalTraining(
             steps="auto:1", lr=0.2, lr_schedule="adaptive", full_rate=True, clip=2.0, logit_calibration=0.8
         ),

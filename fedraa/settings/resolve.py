@@ -29,7 +29,7 @@ from fedraa.config.sections import LocalOptions, MethodOptions
 from fedraa.errors import InputError, no_effect_error
 from fedraa.objectives import Classification, make_objective
 from fedraa.submodels.policies.policy import AUTO, Capacities
-from fedraa.submodels.policies.slices import FRAGMENT_RATIOS, LayerCut
+from fedraa.submodels.policies.slices import BY_MODEL, FRAGMENT_RATIOS, LayerCut
 
 CALIBRATION = "local.logit_calibration"
 CAPACITIES = "submodel.capacities.levels"
@@ -206,7 +206,7 @@ def _fragment_ratios(options: MethodOptions, method: Method) -> tuple[float, ...
     if options.ratios is not None or options.fragments is None:
         return options.ratios
     own = getattr(method.submodel, "ratios", ())
-    if own is None or (len(own) > 1 and len(set(own)) == 1):
+    if own == BY_MODEL or (len(own) > 1 and len(set(own)) == 1):
         return (1 / options.fragments,) * options.fragments
     if options.fragments not in FRAGMENT_RATIOS:
         expected = f"a number from 1 to {max(FRAGMENT_RATIOS)}, for which there are default ratios"

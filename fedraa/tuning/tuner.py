@@ -207,10 +207,14 @@ class _Plan:
     def described(self) -> dict[str, object]:
         """Return the settings that an interrupted tuning must keep to continue.
 
-        They include the limits of a trial, and exclude fields such as `data_dir` and `workers`, which change no result.
+        They exclude fields such as `workers` and `quiet`, which change no result.
         """
-        free = set(Experiment.may_change() - StopOptions.MAY_CHANGE)
-        experiments = {method: one.model_dump(mode="json", exclude=free) for method, one in self.experiments.items()}
+        free = set(Experiment.may_change() - StopOptions.MAY_CHANGE - {"data_dir", "device"})
+        experiments = {}
+        for method, template in self.experiments.items():
+            experiments[method] = template.model_dump(mode="json", exclude=free)
+            if template.data_dir is not None:
+                experiments[method]["data_dir"] = str(template.data_dir.resolve())
         settings: dict[str, object] = {
             "trials": self.trials,
             "spaces": {method: describe_space(space) for method, space in self.spaces.items()},

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import NonNegativeInt
 
@@ -33,6 +33,8 @@ FRAGMENT_RATIOS = {
 }
 DEFAULT_FRAGMENTS = 4
 RECURRENT_FRAGMENTS = 2
+# The value of `Fragments.ratios` with which their number depends on the model.
+BY_MODEL: Literal["auto"] = "auto"
 # The reason for which `Fragments.choose_groups` leaves a group out.
 TOO_FEW_UNITS = "fragments would have too few of its units"
 
@@ -55,15 +57,15 @@ class Fragments(SubmodelPolicy):
     Parameters without a hidden unit, such as the biases of the output layer, are in every fragment.
 
     Attributes:
-        ratios: The fraction of hidden units in each fragment; None for DEFAULT_FRAGMENTS equal fragments, but
-            RECURRENT_FRAGMENTS for a model with a recurrent layer. A recurrent layer of four fragments has only a
-            quarter of its weights from state to state, and the final accuracy is lower.
+        ratios: The fraction of hidden units in each fragment; auto for four equal fragments, or two for a model with a
+            recurrent layer of PyTorch. A recurrent layer of four fragments has only a quarter of its weights from state
+            to state, and the final accuracy is lower. A subclass calls `choose_ratios`.
         min_units: The smallest number of units, such as attention heads, of a divided layer in each fragment. Layers
             with fewer units stay whole: every fragment contains them. If all layers are too small, all are divided.
         min_embedding_units: The same number for embeddings, whose units are the elements of an embedded vector.
     """
 
-    ratios: tuple[Positive, ...] | None = None
+    ratios: tuple[Positive, ...] | Literal["auto"]
     min_units: Count = 1
     min_embedding_units: Count = 1
 
@@ -72,11 +74,11 @@ class Fragments(SubmodelPolicy):
 
     @property
     def cuts(self) -> bool:
-        return self.ratios is None or len(self.ratios) > 1
+        return self.ratios == BY_MODEL or len(self.ratios) > 1
 
     def choose_ratios(self, traced: Traced) -> tuple[float, ...]:
         """Return the fraction of hidden units in each fragment of the traced model."""
-        if self.ratios is not None:
+        if self.ratios != BY_MODEL:
             return self.ratios
         count = RECURRENT_FRAGMENTS if traced.is_recurrent else DEFAULT_FRAGMENTS
         return (1 / count,) * count

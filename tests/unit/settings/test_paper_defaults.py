@@ -49,7 +49,7 @@ STATED = [
     ("fed-quilt", "local.logit_calibration", 0.8),
     ("fed-quilt", "schedule.polyak_fraction", 0.1),
     ("fed-quilt", "schedule.scheduler", "least-sent"),
-    ("fed-quilt", "submodel.ratios", None),
+    ("fed-quilt", "submodel.ratios", "auto"),
     # Chosen on the seeds 20 and 21 of a vision transformer, and on the seed 1000 of a network with an embedding.
     ("fed-quilt", "submodel.min_units", 2),
     ("fed-quilt", "submodel.min_embedding_units", 8),

@@ -12,7 +12,7 @@ from fedraa import Experiment
 from fedraa.cli.plan import describe_uncut_groups
 from fedraa.engine.build import build_run
 from fedraa.models.vit import VisionTransformer
-from fedraa.submodels.policies.slices import Fragments
+from fedraa.submodels.policies.slices import BY_MODEL, Fragments
 from fedraa.submodels.traced import Traced
 from fedraa.submodels.tracing.trace import trace_module
 
@@ -84,9 +84,9 @@ class Recurrent(nn.Module):
 @pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, nn.RNN])
 def test_default_is_two_fragments_of_a_recurrent_model_and_four_of_others(layer: type[nn.RNNBase]) -> None:
     traced = trace_module(Recurrent(layer), torch.zeros(2, 4, 5))
-    assert widths(traced, Fragments()) == [[8]] * 2
+    assert widths(traced, Fragments(BY_MODEL)) == [[8]] * 2
     assert widths(traced, QUARTERS) == [[4]] * 4
-    assert widths(trace_perceptron(8), Fragments()) == [[2]] * 4
+    assert widths(trace_perceptron(8), Fragments(BY_MODEL)) == [[2]] * 4
 
 
 @pytest.mark.parametrize(("fields", "fragments"), [({}, 2), ({"fragments": 4}, 4), ({"ratios": (0.25, 0.75)}, 2)])

@@ -265,6 +265,9 @@ def test_tuning_continues_with_another_folder_of_the_same_data(faked: list[Attem
     assert len(faked) == trials
     with refuses("out", str(tmp_path / "tune")):
         tuned(tmp_path / "tune", dataset=table, data_dir=tmp_path, rounds=3)
+    (tmp_path / "other").mkdir()
+    with refuses("out", str(tmp_path / "tune")):
+        tuned(tmp_path / "tune", dataset=table, data_dir=tmp_path / "other")
 
 
 def test_directory_of_another_tuning_is_refused(faked: list[Attempt], tmp_path: Path) -> None:
