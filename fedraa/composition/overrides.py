@@ -239,13 +239,18 @@ def _convert_value(owner: Any, name: str, value: object) -> object:
     A single value of a tuple field, which may also be the text `auto`, becomes a tuple.
     """
     before = getattr(owner, name)
-    is_single = not isinstance(value, list | tuple) and value != BY_MODEL
-    if is_single and (isinstance(before, tuple) or before == BY_MODEL):
+    is_single = not isinstance(value, list | tuple) and not _is_by_model(value)
+    if is_single and (isinstance(before, tuple) or _is_by_model(before)):
         value = (value,)
     kind = _built_in_class(owner, name)
     if kind is None:
         return value
     return convert_numbers({name: value}, kind, "").get(name, to_python_value(value))
+
+
+def _is_by_model(value: object) -> bool:
+    # Arrays and tables cannot be compared to a text.
+    return isinstance(value, str) and value == BY_MODEL
 
 
 def _missing_value_error(method: Any, key: str, value: object, name: str) -> InputError:

@@ -5,7 +5,10 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from fedraa.config.experiment import Experiment
+from fedraa.config.sections import StopOptions
 from fedraa.errors import InputError
 from fedraa.rundir.atomic_files import json_text, write_text
 from fedraa.rundir.run_lock import LOCK, lock_directory, refuse_unwritable
@@ -44,3 +47,15 @@ def _read_plan_if_valid(path: Path) -> object:
         return json.loads(path.read_text())
     except ValueError:
         return None
+
+
+def describe_template(template: Experiment) -> dict[str, Any]:
+    """Return the fields of the trials' experiment that an interrupted tuning must keep to continue.
+
+    Fields such as `workers` and `quiet` are left out, because they change no result.
+    """
+    unimportant = Experiment.may_change() - StopOptions.MAY_CHANGE - {"data_dir", "device"}
+    fields = template.model_dump(mode="json", exclude=set(unimportant))
+    if template.data_dir is not None:
+        fields["data_dir"] = str(template.data_dir.resolve())
+    return fields

@@ -20,7 +20,6 @@ from fedraa.composition.overrides import chosen_value, values_by_path
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment, with_fields
 from fedraa.config.overrides import split_paths
-from fedraa.config.sections import StopOptions
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
 from fedraa.engine.objects import split_objects
@@ -33,7 +32,7 @@ from fedraa.settings.resolve import resolve_method
 from fedraa.settings.terms import field_default
 from fedraa.settings.tuned import write_tuned
 from fedraa.tuning.attempt import Attempt
-from fedraa.tuning.folder import tuning_folder
+from fedraa.tuning.folder import describe_template, tuning_folder
 from fedraa.tuning.journal import Journal, Trial
 from fedraa.tuning.objects import TrialObjects
 from fedraa.tuning.space import OF_EVERY_METHOD, Parameter, Range, Space, Value, describe_space, make_space
@@ -205,20 +204,11 @@ class _Plan:
         return math.ceil(FIRST_FRACTION * self.trials)
 
     def described(self) -> dict[str, object]:
-        """Return the settings that an interrupted tuning must keep to continue.
-
-        They exclude fields such as `workers` and `quiet`, which change no result.
-        """
-        free = set(Experiment.may_change() - StopOptions.MAY_CHANGE - {"data_dir", "device"})
-        experiments = {}
-        for method, template in self.experiments.items():
-            experiments[method] = template.model_dump(mode="json", exclude=free)
-            if template.data_dir is not None:
-                experiments[method]["data_dir"] = str(template.data_dir.resolve())
+        """Return the settings that an interrupted tuning must keep to continue."""
         settings: dict[str, object] = {
             "trials": self.trials,
             "spaces": {method: describe_space(space) for method, space in self.spaces.items()},
-            "experiments": experiments,
+            "experiments": {method: describe_template(template) for method, template in self.experiments.items()},
             "methods": {method: resolve_method(template).described() for method, template in self.experiments.items()},
         }
         if self.digests:
