@@ -58,8 +58,8 @@ class Fragments(SubmodelPolicy):
 
     Attributes:
         ratios: The fraction of hidden units in each fragment; auto for four equal fragments, or two for a model with a
-            recurrent layer of PyTorch. A recurrent layer of four fragments has only a quarter of its weights from state
-            to state, and the final accuracy is lower. A subclass calls `choose_ratios`.
+            recurrent layer of PyTorch (four would keep only a quarter of its weights from state to state). A subclass
+            gets the fractions from `choose_ratios`.
         min_units: The smallest number of units, such as attention heads, of a divided layer in each fragment. Layers
             with fewer units stay whole: every fragment contains them. If all layers are too small, all are divided.
         min_embedding_units: The same number for embeddings, whose units are the elements of an embedded vector.

@@ -256,7 +256,7 @@ def test_tuning_of_a_changed_method_is_not_continued(faked: list[Attempt], tmp_p
         tuned(tmp_path / "tune")
 
 
-def test_tuning_continues_with_another_folder_of_the_same_data(faked: list[Attempt], tmp_path: Path) -> None:
+def test_tuning_continues_with_another_spelling_of_the_data_folder(faked: list[Attempt], tmp_path: Path) -> None:
     table = "benchmarks.studies.race.generated_tables:rare"
     tuned(tmp_path / "tune", dataset=table, data_dir=tmp_path)
     trials = len(faked)
