@@ -159,7 +159,7 @@ def _check_long(race: Race, entrants: Sequence[Entrant], parts: Sequence[Part], 
     if has_long and not is_coming and race.long_time() is None:
         raise InputError(
             "seeds",
-            f"the long runs in {race.setting.name} need tuned runs of {ROUNDS} that reach a target with all seeds",
+            f"the duration of long runs in {race.setting.name} depends on tuned runs of {ROUNDS} with all seeds",
             got=race.seeds,
             hint=f"give --methods and --parts that include the tuned runs of {ROUNDS}",
         )

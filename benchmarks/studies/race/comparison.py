@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,6 +15,20 @@ from benchmarks.studies.verdict import paired_p_value
 from fedraa.report.statistics import half_width95, mean_or_nan
 
 WITHIN_NOISE = "within the noise"
+# A final accuracy that is lower by at most this much is close to the best.
+CLOSE = 0.005
+
+
+class Ending(NamedTuple):
+    """The end of a method's long runs.
+
+    Attributes:
+        accuracy: The mean accuracy over the runs.
+        time: The duration of a run.
+    """
+
+    accuracy: float
+    time: float
 
 
 @dataclass(frozen=True)
@@ -25,14 +40,14 @@ class Comparison:
         rival: The name of the best other method.
         our_times: Fed-Quilt's time to the last target by seed; infinite if a run did not reach it.
         rival_times: The rival's time to the last target by seed.
-        endings: The mean accuracy at the end of a method's long runs, by method.
+        endings: The ends of the long runs of each method.
     """
 
     setting: Setting
     rival: str
     our_times: Mapping[int, float]
     rival_times: Mapping[int, float]
-    endings: Mapping[str, float]
+    endings: Mapping[str, Ending]
 
     @property
     def log_ratios(self) -> list[float]:
@@ -54,6 +69,18 @@ class Comparison:
             return None
         middle = mean_or_nan(self.log_ratios)
         return math.exp(middle - half), math.exp(middle + half)
+
+    @property
+    def best_ending(self) -> str | None:
+        """The other method with the highest final accuracy; None if it or Fed-Quilt has no long runs."""
+        others = {name: ending.accuracy for name, ending in self.endings.items() if name not in (OURS, *LENT_TO)}
+        return max(others, key=others.__getitem__) if others and OURS in self.endings else None
+
+    @property
+    def ends_close(self) -> bool:
+        """True if Fed-Quilt's final accuracy is at most CLOSE below that of `best_ending`."""
+        best = self.best_ending
+        return best is not None and self.endings[OURS].accuracy >= self.endings[best].accuracy - CLOSE
 
     @property
     def p_value(self) -> float | None:
@@ -88,7 +115,7 @@ def compare_defaults(setting: Setting, runs: Sequence[Measured]) -> Comparison |
     common = set.intersection(*({run.seed for run in of_name} for of_name in rivals.values()))
     rival = min(rivals, key=lambda name: _rank_key(setting, [run for run in rivals[name] if run.seed in common]))
     return Comparison(
-        setting, rival, _times_by_seed(setting, ours), _times_by_seed(setting, rivals[rival]), _mean_endings(runs)
+        setting, rival, _times_by_seed(setting, ours), _times_by_seed(setting, rivals[rival]), _find_endings(runs)
     )
 
 
@@ -103,12 +130,15 @@ def _times_by_seed(setting: Setting, runs: Sequence[Measured]) -> dict[int, floa
     return {run.seed: run.times[setting.targets[-1]] for run in runs}
 
 
-def _mean_endings(runs: Sequence[Measured]) -> dict[str, float]:
-    """Return the mean final accuracy of long runs by method. Fed-Quilt is untuned, and other methods are tuned."""
+def _find_endings(runs: Sequence[Measured]) -> dict[str, Ending]:
+    """Return the ends of the long runs by method. Fed-Quilt is untuned, and other methods are tuned."""
     endings = group_by_entrant(runs, "long")
     endings.pop(OURS, None)
     endings |= {name: of_name for name, of_name in group_by_entrant(runs, "long-untuned").items() if name == OURS}
-    return {name: mean_or_nan([run.accuracy for run in of_name]) for name, of_name in endings.items()}
+    return {
+        name: Ending(mean_or_nan([run.accuracy for run in of_name]), of_name[0].fields["time"])
+        for name, of_name in endings.items()
+    }
 
 
 def format_times(times: Mapping[int, float], setting: Setting) -> str:
@@ -149,9 +179,9 @@ def format_ratio(comparison: Comparison) -> str:
 
 
 def format_endings(comparison: Comparison) -> str:
-    """Return the final accuracies of Fed-Quilt and of the best other method in the long runs."""
-    others = {name: accuracy for name, accuracy in comparison.endings.items() if name != OURS}
-    if OURS not in comparison.endings or not others:
+    """Return the final accuracies of Fed-Quilt and of the best other method in the long runs, with their times."""
+    best = comparison.best_ending
+    if best is None:
         return "–"
-    best = max(others, key=others.__getitem__)
-    return f"{100 * comparison.endings[OURS]:.2f} %, {best} {100 * others[best]:.2f} %"
+    ours, other = comparison.endings[OURS], comparison.endings[best]
+    return f"{100 * ours.accuracy:.2f} % at {ours.time:g}, {best} {100 * other.accuracy:.2f} % at {other.time:g}"

@@ -21,7 +21,7 @@ from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.overview import format_overview
 from benchmarks.studies.race.picture import draw_race
 from benchmarks.studies.race.record import SUFFIX, write_record
-from benchmarks.studies.race.runs import LONG_RUN_FACTOR, TUNING_SEED, Race
+from benchmarks.studies.race.runs import LONG_RUN_FACTOR, TUNING_SEED, Part, Race
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.race.table import (
     describe_findings,
@@ -63,12 +63,15 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
         by_entrant = group_by_entrant(runs, part)
         if by_entrant:
             parts += [f"## {heading}", format_table(make_columns(setting), by_entrant)]
-    for part, heading in (("long", "Tuned"), ("long-untuned", "Defaults")):
-        by_entrant = group_by_entrant(long, part)
+    long_headings: dict[Part, str] = {"long": "Tuned", "long-untuned": "Defaults"}
+    for long_part, heading in long_headings.items():
+        by_entrant = group_by_entrant(long, long_part)
         if by_entrant:
-            heading = f"## {heading}, at time {race.long_time():g}, {LONG_RUN_FACTOR} x {ROUNDS}'s"
+            heading = f"## {heading}, accuracy at time {race.long_time(long_part):g}"
             parts += [heading, format_table(end_columns(setting), by_entrant)]
     notes = list(_format_notes(race))
+    if long:
+        notes.append(_explain_long(setting))
     if any(name in LENT_TO for name in variants):
         notes.append(_explain_lent(setting))
     if any(name in SHORTENED for name in variants):
@@ -164,6 +167,17 @@ def _format_notes(race: Race) -> Iterator[str]:
     yield from setting.notes
     if aimed_at == last:
         yield f"The methods are tuned for {last}, the last target. The tables are sorted by the time to it."
+
+
+def _explain_long(setting: Setting) -> str:
+    """Return the sentence that explains the duration of long runs."""
+    text = (
+        f"Long runs of tuned methods take {LONG_RUN_FACTOR} times {ROUNDS}'s mean time to the highest target that it "
+        f"reaches with each seed, or {LONG_RUN_FACTOR} times {setting.horizon:g} if there is no such target."
+    )
+    if setting.untuned_share < 1:
+        text += f" Those of {OURS} with its defaults take only {setting.untuned_share:g} times as long."
+    return text
 
 
 def _explain_lent(setting: Setting) -> str:

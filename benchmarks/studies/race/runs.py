@@ -136,28 +136,32 @@ class Race:
         if part not in LONG:
             fields |= {"target_accuracy": self.setting.targets[-1], "time": self.setting.horizon}
             return Cell(entrant.name, self._make_experiment(fields), part)
-        fields["time"] = self.long_time()
+        fields["time"] = self.long_time(part)
         if fields["time"] is None:
             return None
         if fields["eval_every"] is not None:
             fields["eval_every"] *= LONG_RUN_FACTOR
         return Cell(entrant.name, self._make_experiment(fields), part)
 
-    def long_time(self) -> float | None:
+    def long_time(self, part: Part = "long") -> float | None:
         """Return the duration of long runs; None before these tuned runs of FedAvg have ended.
 
         The duration is LONG_RUN_FACTOR times FedAvg's mean time to the highest target that it reaches with each of the
-        first `LONG_RUN_SEEDS` seeds. More seeds for other entrants do not change it.
+        first `LONG_RUN_SEEDS` seeds, or times `horizon` if there is no such target. More seeds for other entrants do
+        not change it. The part `long-untuned` has the fraction `untuned_share` of this duration.
         """
         seeds = self.seeds[:LONG_RUN_SEEDS]
         runs = [run for run in self._load_measured("tuned", [ENTRANTS[ROUNDS]]) if run.seed in seeds]
         if len(runs) < len(seeds):
             return None
+        duration = self.setting.horizon
         for level in reversed(self.setting.targets):
             times = [run.times[level] for run in runs]
             if max(times) <= self.setting.horizon:
-                return float(f"{LONG_RUN_FACTOR * sum(times) / len(times):.3g}")
-        return None
+                duration = sum(times) / len(times)
+                break
+        share = self.setting.untuned_share if part == "long-untuned" else 1.0
+        return float(f"{LONG_RUN_FACTOR * share * duration:.3g}")
 
     def run(self, entrants: Sequence[Entrant], part: Part, watch: Callable[[Finished, int], None]) -> None:
         """Execute the missing runs of the entrants in a part of the study.

@@ -28,6 +28,8 @@ class Setting:
         overlap: The approximate overlap of the clients' labels, on which Fed-Quilt's default task length depends.
         sending: The number of batches that take as long as sending the model to a client and back. Fed-Quilt's tasks
             have at least this number.
+        untuned_share: The duration of untuned long runs, as a fraction of the duration of tuned long runs. It is below
+            1 where Fed-Quilt's short tasks would need hours: in A, the full duration has about 150,000 tasks.
         alone: Fields of the experiment that only the entrant `limit` has.
         without: Methods that cannot run with this model or these devices, each with the error.
         notes: Further notes for the page of the setting.
@@ -48,6 +50,7 @@ class Setting:
     compute: float = 2.0
     overlap: float = 1.0
     sending: int = 0
+    untuned_share: float = 0.2
     alone: Mapping[str, Any] = field(default_factory=dict)
     without: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -78,7 +81,14 @@ def _cifar_fields(dataset: str) -> dict[str, Any]:
     return {"dataset": dataset, "model": "cnn", "transforms": ("crop", "flip"), "batch_size": 32, **_THIRDS}
 
 
-_TABLE_TUNING: dict[str, Any] = {"lengths": (2, 5, 10), "whole": 7, "lr": "0.03:1:log", "trials": 8, "between": 20}
+_TABLE_TUNING: dict[str, Any] = {
+    "lengths": (2, 5, 10),
+    "whole": 7,
+    "lr": "0.03:1:log",
+    "trials": 8,
+    "between": 20,
+    "untuned_share": 1.0,
+}
 _THIRDS = {"compute": "1:0.5,3:0.5"}
 _CIFAR_TUNING: dict[str, Any] = {
     "lengths": (10, 31, 62, 155),
@@ -104,6 +114,7 @@ QUICK = Setting(
     lr="0.1:0.8:log",
     trials=8,
     between=20,
+    untuned_share=1.0,
 )
 SETTINGS: dict[str, Setting] = {
     setting.name: setting
@@ -137,6 +148,7 @@ SETTINGS: dict[str, Setting] = {
             8.0,
             lengths=(20, 47, 94, 235),
             sending=5 * 47,
+            untuned_share=1.0,
         ),
         Setting(
             "labels",

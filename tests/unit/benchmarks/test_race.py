@@ -240,9 +240,11 @@ def test_trials_are_evaluated_as_often_as_runs_of_their_values(tmp_path: Path, m
 def test_long_runs_take_five_times_the_time_of_fedavg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The time is FedAvg's time to the last target that all its seeds reach, after all of them have run."""
     race = Race(A, tmp_path, tmp_path, (0, 1))
-    for lasts, time in (((1.8, 2.2), 10.0), ((1.8, math.inf), None), ((1.8,), None)):
+    for lasts, time in (((1.8, 2.2), 10.0), ((1.8, math.inf), 12.5), ((1.8,), None)):
         monkeypatch.setattr(Race, "_load_measured", lambda self, part, entrants, lasts=lasts: runs_of(ROUNDS, *lasts))
         assert race.long_time() == time
+        untuned = race.cell(ENTRANTS[OURS], "long-untuned")
+        assert (untuned and untuned.experiment.time) == (time and time / 5)
     more_seeds = replace(race, seeds=(*range(LONG_RUN_SEEDS), 5, 6))
     first = [1.0, 1.5, 2.0, 2.5, 1.0]
     for lasts in (first, [*first, 2.4, math.inf]):

@@ -186,4 +186,11 @@ def test_overview_has_the_accuracies_of_long_runs(tmp_path: Path) -> None:
     long = [*runs_of(ROUNDS, 1.9, 2.0, part="long"), *runs_of(OURS, 0.9, 0.9, part="long")]
     assert overview_cells(tmp_path, [*runs, *long])[4] == "–"
     long += runs_of(OURS, 0.8, 0.8, part="long-untuned")
-    assert overview_cells(tmp_path, [*runs, *long])[4] == "97.50 %, fedavg 97.50 %"
+    assert overview_cells(tmp_path, [*runs, *long])[4] == "97.50 % at 2.5, fedavg 97.50 % at 2.5"
+    assert "measured in 1 setting. In 1 of them" in format_overview(tmp_path)
+    long += runs_of("ist-lent", 0.9, 0.9, part="long")
+    low = [run for run in long if run.entrant != OURS] + runs_of(OURS, math.inf, math.inf, part="long-untuned")
+    assert overview_cells(tmp_path, [*runs, *low])[4] == "10.00 % at 2.5, fedavg 97.50 % at 2.5"
+    page = format_overview(tmp_path)
+    assert "measured in 1 setting. In 0 of them" in page
+    assert page.endswith(f"lower in:\n\n- {A.title}: 10.00 % at 2.5, fedavg 97.50 % at 2.5\n")
