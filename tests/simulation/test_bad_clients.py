@@ -187,7 +187,6 @@ def test_killed_run_with_a_bad_client_resumes_to_the_same_run(
         fl.replay(directory)
 
 
-@pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
 def test_run_stopped_between_two_attempts_of_a_task_resumes_to_the_same_run(
     spoil: Callable[..., None], tmp_path: Path
 ) -> None:

@@ -55,7 +55,6 @@ def test_run_ends_when_every_client_has_reached_the_limit(fields: dict[str, Any]
         resume(tmp_path / "whole", **{name: 1000 for name in ("rounds", "updates") if name in fields})
 
 
-@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 @pytest.mark.parametrize("fields", [{"method": "fedavg", "rounds": 50}, {"method": "fed-raa", "updates": 500}], ids=str)
 def test_failed_tasks_count_as_participations(
     fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -118,7 +118,6 @@ def test_weights_are_refused_if_each_client_has_one_vote(aggregator: str) -> Non
     build_run(Experiment(**SMALL, method="fedavg", aggregator="geometric-median", weights="samples"))
 
 
-@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 def test_failed_client_does_not_end_a_run_of_multi_krum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If a round has one client fewer than `selected` + f, the aggregator takes the median of each coordinate."""
     train = Trainer.train

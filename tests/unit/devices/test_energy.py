@@ -102,7 +102,6 @@ def test_a_run_counts_the_energy_of_every_task_that_was_sent(
     replay(history.directory)
 
 
-@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 def test_energy_counts_failed_tasks(devices: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = Trainer.train
 

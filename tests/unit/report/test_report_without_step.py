@@ -15,7 +15,6 @@ def run_without_step(out: Path, method: str, **fields: object) -> None:
     fl.run(method=method, engine="local", clients=4, hidden=8, local_steps=2, quiet=True, out=out, **fields)
 
 
-@pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
 @pytest.mark.parametrize("budget", [{"time": 0.001}, {"time": 5, "target_accuracy": 0.01}])
 def test_report_without_step_marks_the_runs(tmp_path: Path, budget: dict[str, float]) -> None:
     for method in ("fed-raa", "fedavg"):

@@ -170,7 +170,6 @@ def test_status_groups_quarantined_clients_by_reason(tmp_path: Path, capsys: pyt
     assert "client 0: loss nan" in shown
 
 
-@pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
 def test_status_marks_a_run_without_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fields = {"hidden": (8,), "clients": 4, "local_steps": 2, "time": 0.001, "engine": "local", "quiet": True}
     run(Experiment(**fields, out=tmp_path / "run"))

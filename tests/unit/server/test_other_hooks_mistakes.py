@@ -204,7 +204,6 @@ class OddLoss(Classification):
         (compressor(lambda self, n: n, apply=fails) | {"method": "fedavg"}, "compress", ("Odd", "RuntimeError")),
     ],
 )
-@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 def test_error_names_the_client_component_that_fails_on_all_clients(
     tmp_path: Path, fields: dict[str, Any], field: str, names: tuple[str, ...]
 ) -> None:
@@ -238,7 +237,6 @@ class Start(fl.Callback):
         OddModel.started = True
 
 
-@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 def test_error_names_a_model_that_fails_on_all_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OddModel, "started", False)
     model = OddModel(64, 10)
@@ -289,7 +287,6 @@ class OddInEvaluation(OddModel):
         ({"model": OddInEvaluation(64, 10), "hidden": HIDDEN}, "model", "OddInEvaluation.forward"),
     ],
 )
-@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 def test_error_of_an_objective_or_a_model_in_any_call_names_its_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], field: str, method: str
 ) -> None:
@@ -298,7 +295,6 @@ def test_error_of_an_objective_or_a_model_in_any_call_names_its_line(
         fl.run(**SMALL | {"method": "fedavg"} | fields, callbacks=[Start()], out=tmp_path / "run")
 
 
-@pytest.mark.filterwarnings("ignore::fedraa.errors.RunWarning")
 def test_failing_personal_model_ends_the_run_and_is_named(tmp_path: Path) -> None:
     kept = property(returning((fl.KeptBuffer("own"),)))
     fields = algorithm(has_personal_model=True, kept=kept, personal_model=fails)
