@@ -29,6 +29,7 @@ from benchmarks.studies.race.table import (
     format_table,
     format_values,
     group_by_entrant,
+    group_with_ours,
     make_columns,
     make_frame,
 )
@@ -58,12 +59,15 @@ def write_page(race: Race, directory: Path, command: str) -> list[str]:
     source += f", commit {' and '.join(sorted({run.commit for run in (*runs, *long)}))}"
     sentences = [*_describe_defaults(setting, runs), *describe_findings(setting, runs, long)]
     parts = [f"# The race, {setting.title}", _bullets(sentences)]
-    headings = {"tuned": "Tuned, each with the same number of trials", "untuned": "Not tuned, with the default values"}
+    headings = {
+        "tuned": f"The other methods tuned, each with the same number of trials; {OURS} with its defaults",
+        "untuned": "All methods with their defaults",
+    }
     for part, heading in headings.items():
-        by_entrant = group_by_entrant(runs, part)
+        by_entrant = group_with_ours(runs, part)
         if by_entrant:
             parts += [f"## {heading}", format_table(make_columns(setting), by_entrant)]
-    long_headings: dict[Part, str] = {"long": "Tuned", "long-untuned": "Defaults"}
+    long_headings: dict[Part, str] = {"long": "Tuned", "long-untuned": "With its defaults"}
     for long_part, heading in long_headings.items():
         by_entrant = group_by_entrant(long, long_part)
         if by_entrant:
@@ -108,13 +112,15 @@ def _bullets(sentences: Iterable[str]) -> str:
 
 
 def _tuned_values(race: Race) -> dict[str, dict[str, Any]]:
-    """Return the tuned values by entrant, without entrants that are not tuned yet."""
+    """Return the values by entrant, without entrants that are not tuned yet."""
     all_values = {name: race.values(entrant) for name, entrant in KNOWN.items()}
     return {name: values for name, values in all_values.items() if values is not None}
 
 
 def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
     """Read the tuned values by entrant from the file of an earlier study in the same setting.
+
+    The entry of Fed-Quilt is for `fedraa compare`. It is not returned.
 
     Raises InputError if the earlier study had another setting, target, number of trials or search space.
     """
@@ -123,6 +129,7 @@ def read_race(path: Path, setting: Setting) -> dict[str, dict[str, Any]]:
         if about.get(name) != expected:
             problem = f"{path} has {name} {about.get(name)!r}; the race in {setting.name} has {name} {expected!r}"
             raise InputError("tuned", problem)
+    values.pop(OURS, None)
     for name, tuned in values.items():
         if name not in ENTRANTS:
             raise InputError("tuned", f"{path} has values for {name}, which is not an entrant")
@@ -139,15 +146,16 @@ def _describe_tuning(setting: Setting) -> Mapping[str, object]:
 
 
 def _values_table(values: dict[str, dict[str, Any]]) -> str:
-    return markdown_table(["method", "best values"], [(name, format_values(tuned)) for name, tuned in values.items()])
+    rows = [(name, format_values(tuned)) for name, tuned in values.items() if name != OURS]
+    return markdown_table(["method", "best values"], rows)
 
 
 def _format_notes(race: Race) -> Iterator[str]:
     setting = race.setting
     aimed_at, last = setting.target(setting.aimed_at), setting.target(setting.targets[-1])
     yield (
-        f"`fedraa tune` tuned each method with {setting.trials} trials and the seed {TUNING_SEED}, on a tenth of every "
-        f"client's training data. The best trial is the trial that reaches {aimed_at} first. The trials vary the "
+        f"`fedraa tune` tuned each other method with {setting.trials} trials and the seed {TUNING_SEED}, on a tenth of "
+        f"every client's training data. The best trial is the trial that reaches {aimed_at} first. The trials vary the "
         f"learning rate ({setting.lr}), the batches per task ({', '.join(map(str, setting.lengths))}), and one or two "
         f"values of each method. The tables show runs with other seeds: {', '.join(map(str, race.seeds))}."
     )
@@ -166,7 +174,7 @@ def _format_notes(race: Race) -> Iterator[str]:
     )
     yield from setting.notes
     if aimed_at == last:
-        yield f"The methods are tuned for {last}, the last target. The tables are sorted by the time to it."
+        yield f"The other methods are tuned for {last}, the last target. The tables are sorted by the time to it."
 
 
 def _explain_long(setting: Setting) -> str:

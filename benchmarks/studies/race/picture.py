@@ -13,7 +13,7 @@ from benchmarks.studies.picture import COLOURS
 from benchmarks.studies.race.entrants import ENTRANTS, FIRST, LIMIT, OURS
 from benchmarks.studies.race.measures import Measured
 from benchmarks.studies.race.settings import Setting
-from benchmarks.studies.race.table import group_by_entrant, make_columns, rank_entrants
+from benchmarks.studies.race.table import group_by_entrant, group_with_ours, make_columns, rank_entrants
 from fedraa.report.statistics import half_width95, mean_or_nan
 from fedraa.report.theme import PALETTE
 
@@ -32,14 +32,17 @@ Runs = Mapping[str, Sequence[Measured]]
 def draw_race(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
     """Draw accuracy curves on the left and times to the last target on the right.
 
-    Hollow marks show untuned runs.
+    Filled marks show tuned runs of the other methods, and untuned runs of Fed-Quilt. Hollow marks show untuned runs of
+    the other methods.
 
     Args:
         setting: The setting.
         runs: The tuned and the untuned runs.
         path: The PNG file.
     """
-    tuned, untuned = group_by_entrant(runs, "tuned"), group_by_entrant(runs, "untuned")
+    tuned, untuned = group_with_ours(runs, "tuned"), group_by_entrant(runs, "untuned")
+    if tuned:
+        untuned.pop(OURS, None)
     names = rank_entrants(make_columns(setting), tuned or untuned)
     names += [name for name in rank_entrants(make_columns(setting), untuned) if name not in names]
     height = max(4.2, 1.3 + 0.22 * len(names))
@@ -48,7 +51,7 @@ def draw_race(setting: Setting, runs: Sequence[Measured], path: Path) -> None:
     looks = choose_colours(names)
     _draw_curves(curves, setting, tuned or untuned, looks)
     _draw_times(times, setting, {"tuned": tuned, "untuned": untuned}, looks)
-    figure.suptitle(f"{setting.title}: tuned against tuned", x=0.01, ha="left", fontsize=11)
+    figure.suptitle(f"{setting.title}: {OURS} with its defaults, the others tuned", x=0.01, ha="left", fontsize=11)
     figure.savefig(path, dpi=110)
 
 
@@ -134,7 +137,7 @@ def _axis_end(setting: Setting, by_entrant: Runs, looks: Looks) -> float:
 
 
 def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: Looks) -> None:
-    """Draw a row per entrant with its times to the last target. Only the times of tuned runs have intervals."""
+    """Draw a row per entrant with its times to the last target. Only filled marks have intervals."""
     level = setting.targets[-1]
     means: list[float] = []
     for place, name in enumerate(looks):
@@ -164,7 +167,7 @@ def _draw_times(axes: Axes, setting: Setting, parts: Mapping[str, Runs], looks: 
         axes.set_xlim(min(means) / 1.5, max(max(means) * 1.5, setting.horizon))
     axes.set_yticks(range(len(looks)), list(looks), fontsize=8)
     axes.set_ylim(len(looks) - 0.4, -0.7)
-    axes.set_xlabel(f"time to {setting.target(level)} (hollow: defaults, untuned)", fontsize=9)
+    axes.set_xlabel(f"time to {setting.target(level)} (hollow: not tuned)", fontsize=9)
     _style_axes(axes)
     axes.grid(axis="x", color="0.92")
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from benchmarks.studies.metrics import ACCURACY
-from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LIMIT, ROUNDS, Entrant
+from benchmarks.studies.race.entrants import ENTRANTS, KNOWN, LIMIT, OURS, ROUNDS, Entrant
 from benchmarks.studies.race.measures import Measured, identifying_fields, measure_run
 from benchmarks.studies.race.settings import Setting
 from benchmarks.studies.study import Cell, Finished, Study, execute_study, has_ended, has_same_method, seed_experiment
@@ -70,8 +70,8 @@ class Race:
             raise InputError("data_dir", problem, hint="give the folder that it is in")
 
     def tune(self, entrant: Entrant, log: Log) -> None:
-        """Tune an entrant by its time to a target on validation data."""
-        if entrant.name in self.tuned_values or self._recorded_values(entrant) is not None:
+        """Tune an entrant, but not Fed-Quilt, by its time to a target on validation data."""
+        if entrant.name == OURS or entrant.name in self.tuned_values or self._recorded_values(entrant) is not None:
             return
 
         def log_trial(trial: Trial, count: int, total: int, left: float) -> None:
@@ -100,7 +100,12 @@ class Race:
         )
 
     def values(self, entrant: Entrant) -> dict[str, Any] | None:
-        """Return an entrant's tuned values; None if it is not tuned yet."""
+        """Return an entrant's tuned values, or one default of Fed-Quilt; None if the entrant is not tuned yet.
+
+        The default is in the file of tuned values, so that `fedraa compare --terms tuned` accepts Fed-Quilt.
+        """
+        if entrant.name == OURS:
+            return {"local_steps": resolve_method(Experiment(method=OURS)).local.steps}
         if entrant.name in self.tuned_values:
             return self.tuned_values[entrant.name]
         file = self._tuning_folder(entrant) / tuner.TUNED
@@ -126,7 +131,8 @@ class Race:
 
         Returns None if the entrant has no runs in the part, or if the experiment depends on runs that have not ended.
         """
-        if (entrant.name == LIMIT and part != "tuned") or entrant.refusal_reason(self.setting) is not None:
+        has_part = part == "tuned" if entrant.name == LIMIT else entrant.name != OURS or part in UNTUNED
+        if not has_part or entrant.refusal_reason(self.setting) is not None:
             return None
         values = {} if part in UNTUNED else self.values(entrant)
         if values is None:

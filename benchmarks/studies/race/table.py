@@ -74,6 +74,13 @@ def group_by_entrant(runs: Sequence[Measured], part: str) -> dict[str, list[Meas
     return by_entrant
 
 
+def group_with_ours(runs: Sequence[Measured], part: str) -> dict[str, list[Measured]]:
+    """Return the runs of one part by the name of the entrant. The tuned part also has the untuned runs of Fed-Quilt."""
+    by_entrant = group_by_entrant(runs, part)
+    ours = [run for run in runs if run.entrant == OURS and run.part == "untuned"]
+    return {OURS: ours} | by_entrant if ours and by_entrant else by_entrant
+
+
 def format_cell(column: Column, runs: Sequence[Measured]) -> str:
     """Return the mean ± half of its 95 % interval. If a run missed the target, return how many runs reached it."""
     values = [column.of(run) for run in runs]
@@ -173,48 +180,50 @@ def describe_findings(setting: Setting, runs: Sequence[Measured], long: Sequence
         long: The long runs.
     """
     return [
-        *_describe_lead(setting, runs, "tuned"),
-        *_describe_lead(setting, runs, "untuned"),
+        *_describe_lead(setting, runs),
         *_compare_final_accuracies(long),
         *_list_missing(setting, runs),
     ]
 
 
-def _describe_lead(setting: Setting, runs: Sequence[Measured], part: str) -> Iterator[str]:
-    """Yield sentences that compare Fed-Quilt with others: the best other method, FedAvg, and the entrant `limit`.
+def _describe_lead(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
+    """Yield sentences that compare Fed-Quilt, with its defaults, with tuned and with untuned entrants.
 
-    The entrant `limit` is an upper bound for all methods.
+    They do not name the best other method, tuned. The entrant `limit` is an upper bound for all methods.
     """
-    by_entrant = group_by_entrant(runs, part)
     level = setting.targets[-1]
-    here = f"{part}, {setting.target(level)}"
-    times = {name: mean_or_nan([run.times[level] for run in of_entrant]) for name, of_entrant in by_entrant.items()}
-    if OURS not in times:
+    ours = group_by_entrant(runs, "untuned").get(OURS, [])
+    if not ours:
         return
-    our_time = times[OURS]
+    our_time = mean_or_nan([run.times[level] for run in ours])
     if not math.isfinite(our_time):
-        yield f"{part}: {OURS} does not reach {setting.target(level)} in every run."
+        yield f"{OURS} does not reach {setting.target(level)} in every run."
         return
-    finite = {name: t for name, t in times.items() if name not in (OURS, LIMIT) and math.isfinite(t)}
-    rivals = {name: t for name, t in finite.items() if name not in LENT_TO}
-    lent = {name: t for name, t in finite.items() if name in LENT_TO}
-    labels = ("the best other method", f"the best other method with parts of {OURS}")
-    for label, candidates in zip(labels, (rivals, lent), strict=True):
+    for part in ("tuned", "untuned"):
+        by_entrant = group_by_entrant(runs, part)
+        here = f"{part}, {setting.target(level)}"
+        times = {name: mean_or_nan([run.times[level] for run in of_entrant]) for name, of_entrant in by_entrant.items()}
+        finite = {name: t for name, t in times.items() if name not in (OURS, LIMIT) and math.isfinite(t)}
+        label = "the best other method"
+        candidates = finite
+        if part == "tuned":
+            label = f"the best other method with parts of {OURS}"
+            candidates = {name: t for name, t in finite.items() if name in LENT_TO}
         if candidates:
             best = min(candidates, key=candidates.__getitem__)
             sentence = _compare_times(label, best, our_time, candidates[best])
-            yield f"{here}: {sentence}{_describe_noise(by_entrant, best, level)}."
-    if ROUNDS in rivals:
-        yield f"{here}: {OURS} takes 1/{rivals[ROUNDS] / our_time:.1f} of {ROUNDS}'s time ({rivals[ROUNDS]:.3f})."
-    elif ROUNDS in times:
-        count = sum(math.isfinite(run.times[level]) for run in by_entrant[ROUNDS])
-        all_runs = format_count(len(by_entrant[ROUNDS]), "run")
-        state = f"reaches it in {count} of {all_runs}" if count else "does not reach it"
-        factor = setting.horizon / our_time
-        yield f"{here}: {ROUNDS} {state} by time {setting.horizon:g}, which is {factor:.1f} x the time of {OURS}."
-    limit = times.get(LIMIT, math.inf)
-    if math.isfinite(limit):
-        yield f"{here}: the limit takes {limit:.3f}, and {OURS} takes {our_time / limit:.1f} x this time."
+            yield f"{here}: {sentence}{_describe_noise(ours, by_entrant[best], level)}."
+        if ROUNDS in finite:
+            yield f"{here}: {OURS} takes 1/{finite[ROUNDS] / our_time:.1f} of {ROUNDS}'s time ({finite[ROUNDS]:.3f})."
+        elif ROUNDS in times:
+            count = sum(math.isfinite(run.times[level]) for run in by_entrant[ROUNDS])
+            all_runs = format_count(len(by_entrant[ROUNDS]), "run")
+            state = f"reaches it in {count} of {all_runs}" if count else "does not reach it"
+            factor = setting.horizon / our_time
+            yield f"{here}: {ROUNDS} {state} by time {setting.horizon:g}, which is {factor:.1f} x the time of {OURS}."
+        limit = times.get(LIMIT, math.inf)
+        if math.isfinite(limit):
+            yield f"{here}: the limit takes {limit:.3f}, and {OURS} takes {our_time / limit:.1f} x this time."
 
 
 def _compare_times(label: str, name: str, our_time: float, its_time: float) -> str:
@@ -225,21 +234,26 @@ def _compare_times(label: str, name: str, our_time: float, its_time: float) -> s
     return f"{name} is faster: it takes {its_time:.3f}, {our_time / its_time:.2f} x as fast as {OURS} ({our_time:.3f})"
 
 
-def _describe_noise(by_entrant: Runs, best: str, level: float) -> str:
-    """Return a text on the significance of Fed-Quilt's difference from `best`; empty if no test is possible."""
-    p = welch_p_value([run.times[level] for run in by_entrant[OURS]], [run.times[level] for run in by_entrant[best]])
+def _describe_noise(ours: Sequence[Measured], others: Sequence[Measured], level: float) -> str:
+    """Return a text on the significance of the difference in time to an accuracy; empty if no test is possible."""
+    p = welch_p_value([run.times[level] for run in ours], [run.times[level] for run in others])
     return f", {describe_test(p)}" if p is not None else ""
 
 
 def _compare_final_accuracies(long: Sequence[Measured]) -> Iterator[str]:
-    by_entrant = group_by_entrant(long, "long")
-    if not {OURS, ROUNDS} <= by_entrant.keys():
+    ours = group_by_entrant(long, "long-untuned").get(OURS)
+    others = {name: runs for name, runs in group_by_entrant(long, "long").items() if name not in LENT_TO}
+    if not ours or not others:
         return
-    ours_percent, rounds_percent = ([100 * run.accuracy for run in by_entrant[name]] for name in (OURS, ROUNDS))
-    than = "below" if mean_or_nan(ours_percent) < mean_or_nan(rounds_percent) else "not below"
-    test = describe_test(welch_p_value(ours_percent, rounds_percent))
-    ours_mean, rounds_mean = mean_or_nan(ours_percent), mean_or_nan(rounds_percent)
-    yield f"at the end of long runs: {OURS} {ours_mean:.2f} %, {than} {ROUNDS} {rounds_mean:.2f} % ({test})."
+    percent = {name: [100 * run.accuracy for run in runs] for name, runs in {OURS: ours, **others}.items()}
+    means = {name: mean_or_nan(values) for name, values in percent.items()}
+    best = max(others, key=means.__getitem__)
+    test = describe_test(welch_p_value(percent[OURS], percent[best]))
+    times = {name: float(runs[0].fields["time"]) for name, runs in ((OURS, ours), (best, others[best]))}
+    yield (
+        f"at the end of long runs: {OURS} with its defaults {means[OURS]:.2f} % at {times[OURS]:g}, and the best of "
+        f"{format_count(len(others), 'other method')}, tuned, {best}, {means[best]:.2f} % at {times[best]:g} ({test})."
+    )
 
 
 def _list_missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
@@ -247,8 +261,7 @@ def _list_missing(setting: Setting, runs: Sequence[Measured]) -> Iterator[str]:
     reasons = {name: entrant.refusal_reason(setting) for name, entrant in ENTRANTS.items()}
     refused = {name: reason for name, reason in reasons.items() if reason is not None}
     yield from (f"{name} cannot be run here: {reason}." for name, reason in refused.items())
-    # `limit` has no untuned runs.
-    for part, expected in (("tuned", ENTRANTS.keys()), ("untuned", ENTRANTS.keys() - {LIMIT})):
+    for part, expected in (("tuned", ENTRANTS.keys() - {OURS}), ("untuned", ENTRANTS.keys() - {LIMIT})):
         present = group_by_entrant(runs, part)
         missing = [name for name in ENTRANTS if name in expected and name not in present and name not in refused]
         if missing:

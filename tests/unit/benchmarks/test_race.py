@@ -96,23 +96,30 @@ def test_the_limit_does_as_much_work_as_all_devices_together() -> None:
 
 
 def test_findings_state_the_faster_method_and_the_factor() -> None:
+    ours = runs_of(OURS, 0.3, 0.5, part="untuned")
     runs = [
-        *runs_of(OURS, 0.3, 0.5),
-        *runs_of("fedbuff", 1.1, 0.9),
+        *ours,
+        *runs_of("fedbuff", 1.1, 0.9, part="untuned"),
         *runs_of(ROUNDS, 1.9, 2.1),
         *runs_of(LIMIT, 0.1, 0.1),
     ]
     sentences = describe_findings(A, runs, [])
-    assert re.match(r"tuned, 97\.5 %: fed-quilt .* 0\.400, 2\.50 x .* other method, fedbuff", sentences[0])
-    assert re.fullmatch(r"tuned, 97\.5 %: fed-quilt .* 1/5\.0 .*fedavg.* \(2\.000\)\.", sentences[1])
-    assert re.fullmatch(r"tuned, 97\.5 %: .* limit .* 0\.100, .*fed-quilt .* 4\.0 x .*", sentences[2])
-    assert sentences[3].startswith("tuned, not run: fedasync, ")
-    late = describe_findings(A, [*runs_of(OURS, 0.5, 0.5), *runs_of(ROUNDS, 2.4, math.inf)], [])
+    assert re.fullmatch(r"tuned, 97\.5 %: fed-quilt .* 1/5\.0 .*fedavg.* \(2\.000\)\.", sentences[0])
+    assert re.fullmatch(r"tuned, 97\.5 %: .* limit .* 0\.100, .*fed-quilt .* 4\.0 x .*", sentences[1])
+    assert re.match(r"untuned, 97\.5 %: fed-quilt .* 0\.400, 2\.50 x .* other method, fedbuff", sentences[2])
+    assert sentences[3].startswith("tuned, not run: fedbuff, ")
+    late = describe_findings(A, [*runs_of(OURS, 0.5, 0.5, part="untuned"), *runs_of(ROUNDS, 2.4, math.inf)], [])
     assert re.fullmatch(r"tuned, 97\.5 %: fedavg .* 1 of 2 runs .* 2\.5, .* 5\.0 x .*fed-quilt\.", late[0])
-    never = describe_findings(A, [*runs_of(OURS, 0.5), *runs_of(ROUNDS, math.inf)], [])
+    never = describe_findings(A, [*runs_of(OURS, 0.5, part="untuned"), *runs_of(ROUNDS, math.inf)], [])
     assert re.fullmatch(r"tuned, 97\.5 %: fedavg .*\bnot\b.* 2\.5, .* 5\.0 x .*fed-quilt\.", never[0])
-    lost = describe_findings(A, [*runs_of(OURS, 1.0), *runs_of("ist", 0.5)], [])
-    assert re.fullmatch(r"tuned, 97\.5 %: ist is faster: .* 0\.500, 2\.00 x .*fed-quilt \(1\.000\)\.", lost[0])
+    lost = describe_findings(A, [*runs_of(OURS, 1.0, part="untuned"), *runs_of("ist", 0.5, part="untuned")], [])
+    assert re.fullmatch(r"untuned, 97\.5 %: ist is faster: .* 0\.500, 2\.00 x .*fed-quilt \(1\.000\)\.", lost[0])
+    missed = describe_findings(A, runs_of(OURS, 0.5, math.inf, part="untuned"), [])
+    assert missed[0] == "fed-quilt does not reach 97.5 % in every run."
+    long = [*runs_of(OURS, 0.3, 0.5, part="long-untuned"), *runs_of(ROUNDS, 1.9, 2.1, part="long")]
+    long += runs_of("ist", math.inf, math.inf, part="long")
+    ends = describe_findings(A, ours, long)[0]
+    assert re.match(r".*: fed-quilt .* 97\.50 % at 2\.5, .* 2 other methods, tuned, fedavg, 97\.50 % at 2\.5 \(", ends)
 
 
 def test_variants_with_fed_quilt_settings_do_not_count_as_other_methods(tmp_path: Path) -> None:
@@ -123,12 +130,11 @@ def test_variants_with_fed_quilt_settings_do_not_count_as_other_methods(tmp_path
     assert helped.space(A) == ENTRANTS["fedbuff"].space(A)
     assert ENTRANTS["fedbuff"].fields(A).keys() & {"clip", "override", "polyak_fraction"} == set()
     assert LENT_TO.keys() & {OURS + "-lent", "limit-lent"} == set()
-    runs = [*runs_of(OURS, 0.3, 0.5), *runs_of("fedbuff", 1.1, 0.9), *runs_of("fedbuff-lent", 0.5, 0.7)]
+    runs = [*runs_of("fedbuff", 1.1, 0.9), *runs_of("fedbuff-lent", 0.5, 0.7), *runs_of(OURS, 0.4, 0.4, part="untuned")]
     sentences = describe_findings(A, runs, [])
-    assert re.search(r" 2\.50 x .* other method, fedbuff \(1\.000\)", sentences[0])
-    assert re.search(r" 1\.50 x .* parts of fed-quilt, fedbuff-lent \(0\.600\)", sentences[1])
-    assert not any("-lent" in sentence for sentence in sentences[2:])
-    write_record(tmp_path / "race_A.runs.jsonl.gz", [*runs, *runs_of(OURS, 0.4, 0.4, part="untuned")])
+    assert re.search(r" 1\.50 x .* parts of fed-quilt, fedbuff-lent \(0\.600\)", sentences[0])
+    assert not any("-lent" in sentence for sentence in sentences[1:])
+    write_record(tmp_path / "race_A.runs.jsonl.gz", runs)
     assert "| 1.000 fedbuff | 0.400 |" in format_overview(tmp_path)
     grey = {"fedbuff-lent": GREY, "ace-lent": GREY}
     assert choose_colours([*grey, "ace", "fadas"]) == grey | choose_colours(["ace", "fadas"])
@@ -140,8 +146,6 @@ def test_variants_with_tasks_of_one_batch_count_as_other_methods(tmp_path: Path)
     assert short.space(A) == ENTRANTS["fedbuff"].space(A) | {"local_steps": [1]}
     assert SHORTENED.keys() & {OURS + "-short", "limit-short"} == set()
     runs = [*runs_of("fedbuff", 1.1, 0.9), *runs_of("fedbuff-short", 0.5, 0.7)]
-    sentences = describe_findings(A, [*runs_of(OURS, 0.3, 0.5), *runs], [])
-    assert re.search(r" 1\.50 x .* other method, fedbuff-short \(0\.600\)", sentences[0])
     write_record(tmp_path / "race_A.runs.jsonl.gz", [*runs, *runs_of(OURS, 0.4, 0.4, part="untuned")])
     assert "| 0.600 fedbuff-short | 0.400 |" in format_overview(tmp_path)
     assert choose_colours(["fedbuff-short"]) == {"fedbuff-short": GREY}
@@ -201,7 +205,6 @@ def test_method_that_misses_the_target_in_a_run_has_no_mean_time() -> None:
         ("fedasync", {}, 1),
         # By default, a task has one batch.
         (OURS, {}, 200),
-        (OURS, {"local_steps": "auto:10", "async_rule": "fadas(size=4)"}, 5),
         (LIMIT, {"local_steps": 10}, 5),
         (ROUNDS, {"local_steps": 10}, None),
     ],
@@ -211,7 +214,7 @@ def test_all_methods_are_evaluated_after_equally_many_batches(
 ) -> None:
     """An update of a full buffer counts as several client updates, so that all methods are evaluated equally often."""
     race = Race(A, tmp_path, tmp_path, (0,), tuned_values={name: values})
-    cell = race.cell(ENTRANTS[name], "tuned")
+    cell = race.cell(ENTRANTS[name], "untuned" if name == OURS else "tuned")
     assert cell is not None
     assert cell.experiment.eval_every == every
 
@@ -230,11 +233,17 @@ def test_trials_are_evaluated_as_often_as_runs_of_their_values(tmp_path: Path, m
     race = Race(A, tmp_path, tmp_path, (0,))
     for name in ("fedasync", "fedbuff", OURS, ROUNDS):
         race.tune(ENTRANTS[name], lambda what: None)
-    one, buffered, own, rounds = asked
+    # Fed-Quilt is not tuned.
+    one, buffered, rounds = asked
     assert [one({"local_steps": steps})["eval_every"] for steps in (10, 94, 500)] == [20, 2, 1]
     assert [buffered({"local_steps": 10, "buffer_size": size})["eval_every"] for size in (3, 5, 10)] == [7, 4, 2]
-    assert own({"local_steps": "auto:20", "async_rule": "fadas(size=5)"})["eval_every"] == 2
     assert rounds({"local_steps": 10})["eval_every"] is None
+
+
+def test_fed_quilt_is_not_tuned_and_compare_gives_it_its_defaults(tmp_path: Path) -> None:
+    race = Race(A, tmp_path, tmp_path, (0,), tuned_values={OURS: {"lr": 0.7, "local_steps": 20}})
+    assert race.cell(ENTRANTS[OURS], "tuned") is race.cell(ENTRANTS[OURS], "long") is None
+    assert resolve_method(Experiment(method=OURS, **race.values(ENTRANTS[OURS]))) == fedraa.method(OURS)
 
 
 def test_long_runs_take_five_times_the_time_of_fedavg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

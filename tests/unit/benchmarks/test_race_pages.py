@@ -55,13 +55,15 @@ def test_tiny_race_tunes_writes_its_page_and_continues_without_repetition(
     assert not list(page_of_one.rglob("summary.json"))
     assert record(page_of_one) == record(tmp_path)
     (page_of_one / "race_digits.runs.jsonl.gz").write_bytes(gzip.compress(first_run(record(tmp_path)), mtime=0))
-    run_study("race", RunOptions(**asked | {"parts": ("tuned",), "out": wider, "extend": page_of_one}))
-    # This is FedAvg's run, because our run is the first record.
-    assert len(list(wider.rglob("summary.json"))) == 1
-    assert table_lines(wider, "tuned") == table_lines(tmp_path, "tuned")
+    # The first record is FedAvg's tuned run, so the untuned runs of both methods are missing.
+    run_study("race", RunOptions(**asked | {"parts": ("untuned",), "out": wider, "extend": page_of_one}))
+    assert len(list(wider.rglob("summary.json"))) == 2
+    for part in ("tuned", "untuned"):
+        assert table_lines(wider, part) == table_lines(tmp_path, part)
     # With more seeds only the missing runs are executed. A run is not omitted from the page without a message.
-    run_study("race", RunOptions(**asked | {"parts": ("tuned",), "seeds": (0, 1), "out": page_of_one, "extend": wider}))
-    assert len(list(page_of_one.rglob("summary.json"))) == 2
+    more_seeds = {"parts": ("tuned", "untuned"), "seeds": (0, 1), "out": page_of_one, "extend": wider}
+    run_study("race", RunOptions(**asked | more_seeds))
+    assert len(list(page_of_one.rglob("summary.json"))) == 3
     with refuses("seeds", "digits", "1", got=(0,)):
         run_study("race", RunOptions(**asked | {"out": tmp_path / "no", "extend": page_of_one}))
     line = json.loads(first_run(record(wider)))
@@ -80,8 +82,8 @@ def test_tiny_race_tunes_writes_its_page_and_continues_without_repetition(
     with refuses(f"{damaged} line 2"):
         read_record(damaged, tiny.targets)
     toml = wider / "race_digits.toml"
-    (tmp_path / "no.toml").write_text(re.sub(r'async_rule = ".*"', 'async_rule = "Nope"', toml.read_text()))
-    with refuses("tuned", "fed-quilt", "digits", "'Nope'"):
+    (tmp_path / "no.toml").write_text(re.sub(r"server_lr = .*", "server_lr = -1.5", toml.read_text()))
+    with refuses("tuned", "fedavg", "digits", "-1.5"):
         run_study("race", RunOptions(**asked | {"out": tmp_path / "no", "tuned": tmp_path / "no.toml"}))
     more = {"methods": (OURS,), "parts": ("tuned",), "seeds": (0, 1), "out": tmp_path / "no", "extend": tmp_path}
     with refuses("seeds", "digits", ROUNDS, got=(0, 1)):
