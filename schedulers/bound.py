@@ -31,8 +31,9 @@ def delay_bound(costs: Costs) -> float:
     """Return the cost of the longest task in the offline assignment, K* = max over clients n of c[n, ceil(nM/N)].
 
     A fragment is feasible for a client if its cost is at most 1.01 times the delay bound. With K*, every client has a
-    feasible fragment, and every fragment has a client. If a client's assigned fragment does not fit into the memory of
-    its device (infinite cost), the client's cheapest fragment counts instead, and a fragment may have no client.
+    feasible fragment, and every fragment has a client. Fragments that do not fit into the memory of a device have
+    infinite cost and do not count. If none of the fragments that are assigned to a client fits, its cheapest fragment
+    counts. A fragment may then have no client.
 
     Args:
         costs: The cost of a task of client n on fragment j [N, M], in time units.
@@ -40,7 +41,8 @@ def delay_bound(costs: Costs) -> float:
     fast_first, large_first, starts, ends = _sort_by_cost(costs)
     place = np.arange(costs.shape[1])
     owned = (place >= starts[:, None]) & (place < ends[:, None])
-    longest = costs[fast_first[:, None], large_first].max(axis=1, where=owned, initial=-np.inf)
+    sorted_costs = costs[fast_first[:, None], large_first]
+    longest = sorted_costs.max(axis=1, where=owned & np.isfinite(sorted_costs), initial=-np.inf)
     return float(np.where(np.isfinite(longest), longest, costs.min(axis=1)[fast_first]).max())
 
 

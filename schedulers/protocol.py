@@ -25,11 +25,12 @@ class SchedulingContext:
         costs: Duration of a task of this client on each fragment, in time units; infinite if the fragment does not fit
             in the device's memory.
         bound: The delay bound K, in time units.
-        counts: Number of applied updates of each fragment, q(j) in the paper. In a synchronous method, the current
-            round's tasks also count.
-        sent: Number of tasks that were sent for each fragment, without dropped tasks.
-        staleness: Staleness of the last applied update of each fragment; 0 before the first update.
-        losses: Mean training loss of the last applied update of each fragment; infinite before the first update.
+        counts: Version of each fragment, q(j) in the paper: how often an update, or a full buffer, changed it. In a
+            synchronous method, the current round's tasks also count.
+        sent: Number of tasks that were sent for each fragment, without dropped and lost tasks.
+        staleness: Staleness of the last update that arrived for each fragment, even if the rule ignored it; 0 before
+            the first update.
+        losses: Mean training loss of this update of each fragment; infinite before the first update.
     """
 
     client: int

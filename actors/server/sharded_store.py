@@ -65,6 +65,7 @@ class ShardedStore:
         self._split = split = Split.of(indices, len(params), shards, full_weight)
         self._rule = rule
         self._shards: list[Any] = []
+        adds_deltas = rule.mixing_formula == "add-delta"
         for number, node in enumerate(nodes_for_shards(shards)):
             on_node = NodeAffinitySchedulingStrategy(node, soft=False)
             where = [next((p.where for p in pieces if p.shard == number), None) for pieces in split.pieces]
@@ -74,7 +75,7 @@ class ShardedStore:
             if rule.shared_weight != 1:
                 share = {"common": common, "shared_weight": rule.shared_weight}
             self._shards.append(
-                actor.remote(params[split.own[number]], where, norms=norms, is_delta_mix=rule.is_delta_mix, **share)
+                actor.remote(params[split.own[number]], where, norms=norms, adds_deltas=adds_deltas, **share)
             )
         self._callers = [OrderedCaller(shard) for shard in self._shards]
         self._probes = [LivenessProbe(shard, heartbeat) for shard in self._shards]
@@ -90,7 +91,7 @@ class ShardedStore:
         """Start the shards of a run and return its store."""
         rule = cast(AsyncRule, spec.method.update)
         experiment = spec.experiment
-        assert rule.is_convex_mix
+        assert rule.mixing_formula is not None
         rule = rule.bind(AsyncModel(spec.params, experiment.client_count, len(spec.submodels), spec.at_a_time))
         norms = experiment.max_update_norm is not None
         return cls(

@@ -102,7 +102,7 @@ class Worker:
             kept: The values that clients keep for their personal models.
             data: The evaluation data.
         """
-        with self._executing():
+        with self._executing(), trap_system_exit():
             if self._evaluator is None:
                 self._evaluator = self._worker_spec.evaluator(data, self._device)
             return self._evaluator.evaluate(params, kept)

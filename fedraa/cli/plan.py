@@ -149,7 +149,7 @@ def describe_tasks(spec: RunSpec) -> list[str]:
     if spec.method.local.auto is not None:
         steps = costs.all_steps(shapes)
         lines.append(f"local steps    {_range_text(steps)} a task ({spec.method.local.steps})")
-    if isinstance(update, AsyncRule) and update.is_convex_mix:
+    if isinstance(update, AsyncRule) and update.mixing_formula:
         rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes), spec.at_a_time))
         factors = planned_balances(costs, shapes, spec.data.sizes, update.participation_correction, spec.at_a_time)
         weights = np.array([rule.weight(0, float(factor)) for factor in _sample_values(np.unique(factors))])
@@ -185,7 +185,8 @@ def describe_frozen_base(spec: RunSpec, tasks: Sequence[Task]) -> list[str]:
     count = sum(p.numel() for p in parameters)
     lines = [f"frozen         {count} parameters, {size}; every worker has them, no task sends them"]
     if tasks:
-        sizes = [format_quantity(size(task.bytes_up for task in tasks), "B") for size in (min, max)]
+        sent = [task.bytes_up for task in tasks]
+        sizes = [format_quantity(size_up, "B") for size_up in (min(sent), max(sent))]
         lines.append(f"sent back      {' to '.join(dict.fromkeys(sizes))} a task")
     return lines
 

@@ -31,6 +31,7 @@ from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.dispatch import Dispatch
 from fedraa.messages import Task
 from fedraa.numbers import format_count
+from fedraa.server.schedule import AsyncSchedule
 from schedulers import SchedulerRunner
 
 Ints = npt.NDArray[np.int64]
@@ -89,13 +90,16 @@ def _steps_within(spec: RunSpec, rate: float) -> float:
 def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
     """Return the ledger of an asynchronous run before its first task.
 
-    The ledger makes the server's decisions.
+    The ledger makes the server's decisions. If the planner has a sample of the clients, the same share of the clients
+    trains at the same time.
     """
+    schedule = spec.method.schedule
+    assert isinstance(schedule, AsyncSchedule)
     clients, fragments = planner.costs.shape
     concurrency = None
-    if spec.at_a_time < clients:
-        concurrency = spec.at_a_time
-    return AsyncLedger(
+    if spec.at_a_time < spec.experiment.client_count:
+        concurrency = max(1, round(spec.at_a_time * clients / spec.experiment.client_count))
+    ledger = AsyncLedger(
         clients=clients,
         seed=spec.experiment.seed,
         bad_clients=BadClients(max_tasks=spec.experiment.max_participations),
@@ -103,6 +107,8 @@ def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
         scheduler=planner,
         concurrency=concurrency,
     )
+    ledger.staleness_clock = schedule.staleness_clock
+    return ledger
 
 
 def make_task_cost(spec: RunSpec, clients: Ints, totals: Totals | None = None) -> Callable[[Dispatch, float], float]:

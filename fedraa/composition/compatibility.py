@@ -29,6 +29,7 @@ from fedraa.data.transforms.transform import transform_name
 from fedraa.errors import InputError, no_effect_error
 from fedraa.objectives import Classification, Objective
 from fedraa.objectives.builtin import has_cross_entropy
+from fedraa.server.async_rule import AsyncRule
 from fedraa.server.optimizers import SERVER_OPTIMIZER, Momentum, ServerOptimizer, Sgd
 from fedraa.server.round_update import Mean
 from fedraa.server.schedule import SCHEDULER
@@ -249,7 +250,8 @@ def check_transforms(transforms: Transforms, objective: Objective) -> None:
 
 def can_be_spread(method: Method) -> bool:
     """Return True if the server's parameters can be divided among server shards."""
-    return method.asynchronous and method.update.is_convex_mix and method.submodel.scheduled
+    rule = method.update
+    return isinstance(rule, AsyncRule) and rule.mixing_formula is not None and method.submodel.scheduled
 
 
 def check_shards(name: str, method: Method, shards: int) -> None:
@@ -286,7 +288,8 @@ def fields_without_effect(experiment: Experiment, method: Method) -> dict[str, s
             reasons["aggregator"] = whole
     elif scheduler is not None and not SCHEDULER.resolve(scheduler).bounded:
         reasons["delay_bound"] = f"scheduler {text_of(scheduler)}, which has no bound"
-    if len(getattr(method.submodel, "ratios", "several")) == 1:
+    ratios = getattr(method.submodel, "ratios", None)
+    if isinstance(ratios, tuple | list) and len(ratios) == 1:
         reasons |= dict.fromkeys(
             ("scheduler", "delay_bound", STALENESS_CLOCK, "cut_layers", *RATE_BY_SHARE), "one fragment"
         )

@@ -84,7 +84,9 @@ def find_path(method: Any, name: str) -> str | None:
 
 
 def names_that_method_lacks(method: Any, values: Mapping[str, object]) -> set[str]:
-    """Return the keys of `values` that name no field of the method, as a shortcut (`lr`) or as a path (`local.lr`).
+    """Return the keys of `values` that name no field of the method.
+
+    A key is a shortcut, such as `momentum`, or a path, such as `local.momentum`.
 
     A component in `values`, such as another scheduler, may add fields. Keys that name its fields are not returned.
     """
@@ -120,8 +122,8 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
 
     Args:
         method: The method.
-        values: The values by shortcut, such as `lr`, or by path, such as `local.lr`. A component is set before its
-            fields.
+        values: The values by shortcut, such as `momentum`, or by path, such as `local.momentum`. A component is set
+            before its fields.
         name: The name of the method, for errors.
 
     Raises:

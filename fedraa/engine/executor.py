@@ -266,7 +266,8 @@ class LocalExecutor:
 
     def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
         try:
-            return FinishedEvaluation(params.copy(), kept, self._evaluator.evaluate(params, kept))
+            with trap_system_exit():
+                return FinishedEvaluation(params.copy(), kept, self._evaluator.evaluate(params, kept))
         except InputError:
             # This error already names the user's component.
             raise

@@ -79,7 +79,8 @@ def dry_run(
     while due and ledger.step < steps and due.next_due <= end and due.next_due < inf:
         now, number = due.pop()
         update = update_without_values(ledger, ledger.in_flight[number])
-        staleness.append(update.staleness)
+        # The staleness of the weight may be on another clock.
+        staleness.append(ledger.staleness(number).fragment)
         tasks[update.fragment] += 1
         clients.append(update.client)
         if applied is None:

@@ -45,8 +45,14 @@ class Queues:
         self.again([task])
 
     def again(self, tasks: Iterable[Task], *, alone: bool = False) -> None:
-        """Put unfinished tasks into the queues again. If `alone` is True, each is sent in a separate call."""
+        """Put unfinished tasks into the queues again. If `alone` is True, each is sent in a separate call.
+
+        Cancelled tasks are removed, because their outcomes would be discarded.
+        """
         for task in tasks:
+            if task.id in self._cancelled:
+                self.ended(task, well=True)
+                continue
             if alone:
                 self._alone.add(task.id)
             group = 0

@@ -14,9 +14,9 @@ When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     if H <= 7, on weight matrices:
         m_j <- (1 - 1 / w) * m_j + a * delta / w               # w = 5, and up to 20 after many tasks
-        r = |m_j| / the root mean square of the last |a * delta| of fragment j
+        r = |m_j| / the root mean square of the last |a * delta| of fragment j, at most 1
         theta_j <- theta_j + 0.28 * sqrt(min(1, server_gain * M / N) * H / L) * r * sqrt(rows / columns) * U V^T
-        for each of the L matrices, with m_j = U S V^T
+        for each of the L matrices, with U S V^T = (1 - 1 / w) * m_j + a * delta / w     # Nesterov's momentum
     on all other parameters, or on all if H > 7:
         theta_j <- theta_j + a * delta
         on biases of cut layers and on embeddings that all fragments have: a = min(1, server_gain / N) * s(staleness)
@@ -40,7 +40,15 @@ from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.messages import Index, Mask, Vector
 from fedraa.numbers import Count, NotNegative, Positive, UpToOne
-from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
+from fedraa.server.async_rule import (
+    ASYNC_RULE,
+    ApplyResult,
+    AsyncModel,
+    AsyncRule,
+    ClientUpdate,
+    MixingFormula,
+    factor_at,
+)
 from fedraa.server.mixing import add_delta, blend_weights
 from fedraa.server.muon import MatrixBlock, find_blocks, is_added, is_matrix
 from fedraa.server.participation_correction import balanced_weight
@@ -92,8 +100,7 @@ class DeltaMix(AsyncRule):
     staleness: Any = "constant"
     spread: bool = True
 
-    is_convex_mix: ClassVar[bool] = True
-    is_delta_mix: ClassVar[bool] = True
+    mixing_formula: ClassVar[MixingFormula | None] = "add-delta"
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
@@ -149,8 +156,7 @@ class MuonDelta(DeltaMix):
     server_lr: Positive = 0.28
     short_steps: Count = 7
 
-    is_convex_mix: ClassVar[bool] = False
-    is_delta_mix: ClassVar[bool] = False
+    mixing_formula: ClassVar[MixingFormula | None] = None
     keeps: ClassVar[str] = "momentum m [d]"
     state_fields: ClassVar[tuple[str, ...]] = ("_momentum", "_squares", "_arrivals")
 
@@ -245,8 +251,7 @@ class RMSNormalizedDelta(DeltaMix):
 
     power: UpToOne = 0.5
 
-    is_convex_mix: ClassVar[bool] = False
-    is_delta_mix: ClassVar[bool] = False
+    mixing_formula: ClassVar[MixingFormula | None] = None
     keeps: ClassVar[str] = "squares of deltas [d]"
     state_fields: ClassVar[tuple[str, ...]] = ("_squares", "_arrivals")
 

@@ -15,7 +15,15 @@ from fedraa.client.local_training import LocalTraining
 from fedraa.composition.method import NO_PAPER, Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.numbers import NotNegative, Share
-from fedraa.server.async_rule import ASYNC_RULE, ApplyResult, AsyncModel, AsyncRule, ClientUpdate, factor_at
+from fedraa.server.async_rule import (
+    ASYNC_RULE,
+    ApplyResult,
+    AsyncModel,
+    AsyncRule,
+    ClientUpdate,
+    MixingFormula,
+    factor_at,
+)
 from fedraa.server.mixing import blend_weights
 from fedraa.server.participation_correction import balanced_weight
 from fedraa.server.schedule import AsyncSampled, AsyncSchedule
@@ -38,7 +46,7 @@ class ConvexMix(AsyncRule):
     staleness: Any = "constant"
     participation_correction: NotNegative = 0.0
 
-    is_convex_mix: ClassVar[bool] = True
+    mixing_formula: ClassVar[MixingFormula | None] = "blend"
     state_fields: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:

@@ -1,9 +1,11 @@
 """Ringmaster LMO: ignore stale updates, and average the accepted deltas in a momentum (Sadiev et al. 2026).
 
-After each accepted delta, the server orthogonalises the momentum m (this is lmo(m)) and steps along the result.
+After each accepted delta, the server orthogonalises Nesterov's momentum (this is lmo) and steps along the result.
 
 When delta arrives with staleness t, after k accepted updates:
-    if t < R:  m <- beta * m + (1 - beta) * delta;  theta <- theta + server_lr * lmo(m)
+    if t < R:
+        m <- beta * m + (1 - beta) * delta
+        theta <- theta + server_lr * lmo(beta * m + (1 - beta) * delta)
     else:      ignore the update; the client starts again from the current theta
 With `agnostic`: R = floor(sqrt(max(1, k))), beta = 1 - 1 / sqrt(max(1, k)), and server_lr / (k + 1)^0.75 replaces
     server_lr
@@ -94,8 +96,8 @@ register(
         paper="Sadiev et al. 2026",
         note="tasks are not stopped; any number of local steps (the paper: one)",
         formula=(
-            "`m ← beta · m + (1 − beta) · delta; theta ← theta + server_lr · lmo(m)` if the staleness is below "
-            "delay_limit, else no change."
+            "`m ← beta · m + (1 − beta) · delta; theta ← theta + server_lr · lmo(beta · m + (1 − beta) · delta)` "
+            "if the staleness is below delay_limit, else no change."
         ),
         when="Few labels per client and tasks of one or two steps; or large matrices and a few very slow devices.",
         local=PLAIN_SGD,

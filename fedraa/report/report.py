@@ -82,9 +82,12 @@ def report(
 def _title_and_subtitle(groups: Sequence[Group]) -> tuple[str, str]:
     runs = runs_of(groups)
     datasets = sorted({group.first.options["dataset"] for group in groups})
-    commits = sorted({str(run.config["commit"])[:10] for run in runs})
+    # A run of an installed package has no commit.
+    commits = sorted({run.config["commit"][:10] for run in runs if run.config["commit"]})
     counts = f"{format_count(len(runs), 'run')}, {format_count(len(groups), 'method')}"
-    text = f"{counts}, {', '.join(datasets)}. Commit {', '.join(commits)}."
+    text = f"{counts}, {', '.join(datasets)}."
+    if commits:
+        text += f" Commit {', '.join(commits)}."
     title = f"{len(groups)} methods compared"
     if len(groups) < 4:
         title = " · ".join(group.label for group in groups)

@@ -392,5 +392,5 @@ def _flatten_config(run: Run) -> dict[str, str]:
         flat |= flatten_description(axis, choice)
     flat["parameters"] = str(config["resolved"]["parameters"])
     flat |= {f"version of {name}": str(value) for name, value in config["versions"].items()}
-    flat["commit"] = str(config.get("commit"))
+    flat["commit"] = value_text(config.get("commit"))
     return flat

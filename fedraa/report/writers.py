@@ -1,4 +1,4 @@
-"""Exports of finished runs to TensorBoard and Weights & Biases."""
+"""Exports of runs to TensorBoard and Weights & Biases."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +35,8 @@ def to_wandb(runs: Sequence[Path], project: str) -> None:
             writer.on_start(_start_event(run))
             for step, t, _, metrics in _evaluation_rows(run):
                 writer.on_eval(step, t, metrics)
-            writer.on_end(run.summary)
+            if run.ended:
+                writer.on_end(run.summary)
             writer.on_close()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,8 @@ from fedraa.vectors.index_ranges import CoordinateSet, IndexRanges
 # Largest absolute weight of an update. Usual weights are in [0, 1].
 MAX_WEIGHT = 1e3
 NO_VALUES = np.zeros(0, np.float32)
+
+MixingFormula = Literal["blend", "add-delta"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,10 +151,10 @@ class AsyncRule(Stateful, ABC):
         keeps: A description of the rule's state, for messages about memory.
         refuses: Settings of local training that are incompatible with the rule, each with the reason.
         per_step: Number of client updates per new version.
-        is_convex_mix: True if the rule applies every update immediately, and only by the formula of `is_delta_mix` with
-            a = `weight(staleness, balance)`. Server shards can apply such a rule.
-        is_delta_mix: Selects the formula of a rule with `is_convex_mix`. False: theta <- (1 - a) * theta + a * w. True:
-            theta <- theta + a * delta, with a * `shared_weight` for coordinates that are in all fragments.
+        mixing_formula: The formula of a rule that applies every update immediately and only by this formula, with
+            a = `weight(staleness, balance)`. Server shards can apply it. `blend`: theta <- (1 - a) * theta + a * w.
+            `add-delta`: theta <- theta + a * delta, with a * `shared_weight` for coordinates that are in all fragments.
+            None: another formula.
         needs_values: True if weights depend on the trained values, which are not in the log.
         bounded_by_weight: True if an update changes the model by at most its weight times the trained values.
         needs_all_clients: True if the model cannot change while an update of one client is missing.
@@ -164,11 +166,10 @@ class AsyncRule(Stateful, ABC):
 
     keeps: ClassVar[str] = ""
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    is_convex_mix: ClassVar[bool] = False
+    mixing_formula: ClassVar[MixingFormula | None] = None
     needs_values: ClassVar[bool] = False
     bounded_by_weight: ClassVar[bool] = False
     needs_all_clients: ClassVar[bool] = False
-    is_delta_mix: ClassVar[bool] = False
     adds_noise: ClassVar[bool] = False
     participation_correction: NotNegative = 0.0
     shared_weight: float = 1.0
@@ -177,18 +178,17 @@ class AsyncRule(Stateful, ABC):
     def __init_subclass__(cls) -> None:
         """Check that a subclass with its own `apply_update` repeats each guarantee of its base class.
 
-        Raises TypeError if the subclass inherits a guarantee, such as `is_convex_mix`, that its `apply_update` may
+        Raises TypeError if the subclass inherits a guarantee, such as `mixing_formula`, that its `apply_update` may
         break.
         """
         if "apply_update" not in vars(cls):
             return
-        guarantees = ("is_convex_mix", "is_delta_mix", "bounded_by_weight", "adds_noise")
+        guarantees = ("mixing_formula", "bounded_by_weight", "adds_noise")
         inherited = [name for name in guarantees if getattr(cls, name) and name not in vars(cls)]
         if inherited:
             names = " and ".join(inherited)
             raise TypeError(
-                f"{cls.__name__} overrides `apply_update` and inherits {names}; "
-                f"set {names} to True or False in {cls.__name__}"
+                f"{cls.__name__} overrides `apply_update` and inherits {names}; set {names} in {cls.__name__}"
             )
 
     @property
@@ -224,8 +224,8 @@ class AsyncRule(Stateful, ABC):
         """Remove a quarantined client, so that a rule with `needs_all_clients` no longer waits for it."""
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
-        """Return the weight of an update. Only rules with `is_convex_mix` define this method."""
-        raise AssertionError(f"{type(self).__name__} is no convex mix")
+        """Return the weight of an update. Only rules with a `mixing_formula` define this method."""
+        raise AssertionError(f"{type(self).__name__} has no mixing formula")
 
     def memory(self, size: int, clients: int) -> int:
         """Return the bytes of the rule's state. The memory check before a run uses this number."""

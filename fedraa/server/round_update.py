@@ -33,7 +33,6 @@ class Mean:
     owned_head: bool = False
 
     asynchronous: ClassVar[bool] = False
-    is_convex_mix: ClassVar[bool] = False
     needs_all_clients: ClassVar[bool] = False
     per_step: ClassVar[int] = 1
 

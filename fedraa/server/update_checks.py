@@ -184,7 +184,7 @@ def update_norms(update: Update, task: Task) -> tuple[float, float]:
     return receipt.squared**0.5, receipt.squared_sent**0.5
 
 
-def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False) -> Receipt:
+def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False, is_piece: bool = False) -> Receipt:
     """Check a trained buffer or a piece of one. Return the result of the checks.
 
     Args:
@@ -192,17 +192,19 @@ def receipt_of(sent: Vector, new: object, push: str = "", *, norms: bool = False
         new: The trained buffer, of any type.
         push: The ID of the transfer in which the buffer was sent.
         norms: True to compute the norms.
+        is_piece: True to measure the received weights even if the trained weights are small. They set the limit for the
+            trained weights of other pieces.
     """
     wrong = wrong_kind(new, sent.shape)
     if wrong is not None:
         return Receipt(push, wrong=wrong)
     assert isinstance(new, np.ndarray)
-    if not norms and at_most(new, MAX_GROWTH):
+    if not norms and not is_piece and at_most(new, MAX_GROWTH):
         # Trained values up to MAX_GROWTH are always allowed, so the received weights need no check.
         return Receipt(push)
     largest = find_largest(new)
     not_finite = count_not_finite(new, largest)
-    largest_sent = find_largest(sent) if not_finite or largest > MAX_GROWTH else 0.0
+    largest_sent = find_largest(sent) if is_piece or not_finite or largest > MAX_GROWTH else 0.0
     receipt = Receipt(push, not_finite=not_finite, largest=largest, largest_sent=largest_sent)
     if not_finite or not norms:
         return receipt

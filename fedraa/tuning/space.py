@@ -276,6 +276,9 @@ def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
     """Return choices. Numbers, and texts that differ only in one number, are sorted in ascending order."""
     if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
         raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
+    if not all(map(_can_be_written, choices)):
+        hint = "give a component as text, such as 'polynomial(exponent=0.5)'"
+        raise _wrong_values(name, values, expected="texts, numbers, booleans, or lists of these", hint=hint)
     types = set() if "." in name else _field_types(Experiment.model_fields[name].annotation)
     is_number = bool(types & {int, float}) and str not in types
     # Some numbers can also be a word, such as `auto`.
@@ -286,6 +289,13 @@ def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
     if family is not None:
         choices = [value for _, value in sorted(zip(family[0], choices, strict=True), key=lambda pair: pair[0])]
     return Choices(tuple(choices))
+
+
+def _can_be_written(value: object) -> bool:
+    """Return True if the file of tuned values can have the value. TOML has no None."""
+    if isinstance(value, list | tuple):
+        return all(map(_can_be_written, value))
+    return isinstance(value, str | bool | int | float)
 
 
 def _split_at_outer_commas(text: str) -> list[str]:

@@ -72,7 +72,8 @@ class Judge:
     def should_stop(self, tenth: int, value: float) -> bool:
         """Record the metric `value` after `tenth` tenths of the budget.
 
-        Return True if it is worse than the median of the finished trials.
+        Return True if the best metric of the trial so far is worse than the median metric of the finished trials after
+        the same tenth.
         """
         self._trial.report(value, tenth)
         return bool(self._trial.should_prune())

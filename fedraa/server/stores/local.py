@@ -108,7 +108,8 @@ def shared_again(tasks: list[Task], make: Callable[[Task], Buffer]) -> list[Task
 def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncModel) -> ApplyResult:
     """Apply an update by a built-in or custom rule. Check the result and the model.
 
-    The values of a new version are not checked if the rule is `bounded_by_weight` and the weight is at most 1.
+    The values of a new version are not checked if the rule has a `mixing_formula` or is `bounded_by_weight`, and the
+    weight is at most 1.
 
     Args:
         rule: The rule.
@@ -128,7 +129,7 @@ def checked_apply(rule: AsyncRule, client_update: ClientUpdate, model: AsyncMode
             got=result,
             expected="ApplyResult(weight, new_version, keep_task) with a finite number and two bools",
         )
-    if result.new_version and not ((rule.is_convex_mix or rule.bounded_by_weight) and 0 <= result.weight <= 1):
+    if result.new_version and not ((rule.mixing_formula or rule.bounded_by_weight) and 0 <= result.weight <= 1):
         refuse_unsound("async_rule", rule, model.params, f" with the update of client {client_update.client}")
     return ApplyResult(float(result.weight), bool(result.new_version), bool(result.keep_task), result.unprotected)
 
@@ -138,7 +139,7 @@ def rule_state(rule: AsyncRule, params: Vector) -> State:
 
     Raises InputError if the rule put values that are not finite into the model without reporting a new version.
     """
-    if not rule.is_convex_mix:
+    if rule.mixing_formula is None:
         refuse_unsound("async_rule", rule, params)
     return save_state(rule)
 

@@ -103,10 +103,10 @@ class Shard:
         where: For each fragment, the positions of its piece in these coordinates. None if no piece of the fragment is
             on this shard.
         norms: True to measure the norms of deltas.
-        is_delta_mix: True to add deltas, False to mix trained values in.
+        adds_deltas: True to add deltas, False to mix trained values in.
         common: For each fragment, the positions, in its piece, of the coordinates that all fragments contain.
         shared_weight: The factor by which deltas at the coordinates of `common` are multiplied. Unused if
-            `is_delta_mix` is False.
+            `adds_deltas` is False.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Shard:
         where: Sequence[Index | None],
         *,
         norms: bool,
-        is_delta_mix: bool = False,
+        adds_deltas: bool = False,
         common: Sequence[Index | None] = (),
         shared_weight: float = 1.0,
     ) -> None:
@@ -123,7 +123,7 @@ class Shard:
         self.pulls = self.pushes = 0
         self._where = [None if places is None else as_ranges(places) for places in where]
         self._norms = norms
-        self._is_delta_mix = is_delta_mix
+        self._adds_deltas = adds_deltas
         self._common = common or [None] * len(where)
         self._shared_weight = shared_weight
         self._pushed: dict[int, dict[str, Vector]] = {}
@@ -144,11 +144,11 @@ class Shard:
             sent: The piece that the worker received.
             new: The trained piece.
         """
-        receipt = receipt_of(sent, new, push, norms=self._norms)
+        receipt = receipt_of(sent, new, push, norms=self._norms, is_piece=True)
         is_repeated = task in self._closed or push in self._pushed.get(task, ())
         if receipt.wrong is None and not receipt.not_finite and not is_repeated:
             self.pushes += 1
-            kept = new - sent if self._is_delta_mix else new
+            kept = new - sent if self._adds_deltas else new
             self._pushed.setdefault(task, {})[push] = kept
         return receipt
 
@@ -164,7 +164,7 @@ class Shard:
         where = self._coordinates_of(fragment)
         piece = self._pushed.pop(task)[push]
         self._closed.append(task)
-        if self._is_delta_mix:
+        if self._adds_deltas:
             add_delta(self.params, where, weight, piece, None, self._common[fragment], self._shared_weight)
         else:
             blend_weights(self.params, where, piece, weight)

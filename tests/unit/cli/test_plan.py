@@ -94,6 +94,25 @@ def test_dry_run_of_a_buffer_with_a_time_limit_predicts_the_run(tmp_path: Path) 
     assert dry.staleness_mean == pytest.approx(history.summary["staleness_mean"])
 
 
+@pytest.mark.parametrize("clock", ["fragment", "server"])
+def test_forecast_counts_staleness_in_versions_of_the_fragment(clock: str) -> None:
+    """The rule takes the staleness of its clock, which does not change the forecast."""
+    override = {"schedule.staleness_clock": clock}
+    experiment = Experiment(method="fed-raa", staleness="polynomial", seed=5, local_steps=1, override=override)
+    spec = build_run(experiment)
+    assert first_ledger(spec, make_planner(spec)).staleness_clock == clock
+    dry = forecast(experiment, steps=60)
+    other = forecast(experiment.model_copy(update={"override": {}}), steps=60)
+    assert (dry.staleness_mean, dry.staleness_max) == (other.staleness_mean, other.staleness_max)
+
+
+def test_sample_of_the_clients_has_the_same_share_at_work() -> None:
+    spec = build_run(Experiment(method="fed-raa", clients=10, concurrency=5))
+    planner = make_planner(spec)
+    for sample, limit in ((10, 5), (4, 2), (1, 1)):
+        assert first_ledger(spec, planner.for_clients(np.arange(sample))).concurrency.limit == limit
+
+
 def test_planned_first_round_has_the_costs_of_the_run(tmp_path: Path) -> None:
     experiment = Experiment(method="heterofl", rounds=1, clients=5, engine="local", local_steps=1, out=tmp_path / "run")
     events = run(experiment).events

@@ -297,6 +297,23 @@ def test_failing_metric_is_one_sentence(tmp_path: Path) -> None:
         fl.run(**SMALL | PROCESSES, method="fedavg", rounds=1, metrics=[failing_metric], out=tmp_path / "run")
 
 
+class LeavesInEvaluations(nn.Linear):
+    """A model that exits the process if it evaluates many samples. The checks before a run have fewer."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        if not self.training and len(input) > 100:
+            sys.exit(0)
+        return super().forward(input.flatten(1))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_model_that_exits_the_process_in_an_evaluation_is_one_sentence(workers: int, tmp_path: Path) -> None:
+    fields = SMALL | PROCESSES | {"workers": workers}
+    del fields["hidden"]
+    with pytest.raises((InputError, RunFailed), match=r"sys\.exit|SystemExit: 0"):
+        fl.run(**fields, method="fedavg", rounds=1, model=LeavesInEvaluations(64, 10), out=tmp_path / "run")
+
+
 def test_options_of_ray_are_refused_but_workers_are_not(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="placement"):
         fl.Experiment(engine="local", workers=2, placement="spread")

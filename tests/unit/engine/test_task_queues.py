@@ -52,6 +52,17 @@ def test_suspected_task_is_sent_alone_until_it_ends_well() -> None:
     assert taken(queues) == [1, 2, 3]
 
 
+def test_task_that_was_cancelled_at_a_worker_is_not_sent_again() -> None:
+    queues = filled([0.0, 1.0, 2.0], pace=0.001)
+    first, second, third = queues.take(0, 1)
+    queues.cancel(first.id)
+    queues.cancel(second.id)
+    queues.again([first, third])
+    queues.again([second], alone=True)
+    assert taken(queues) == [2]
+    assert not queues.has_waiting(0)
+
+
 def test_call_has_as_many_tasks_as_a_vmap_stack() -> None:
     queues = Queues(1, None, lambda task: 1.0, stack=3)
     for number in range(7):

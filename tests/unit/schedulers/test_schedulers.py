@@ -140,6 +140,14 @@ def test_fragment_that_a_device_cannot_hold_is_never_chosen() -> None:
     assert np.isfinite(delay_bound(table))
 
 
+def test_delay_bound_counts_the_assigned_fragments_that_fit() -> None:
+    assert delay_bound(np.array([[1.0, 2.0, 3.0, INF]])) == 3
+    # Of two equal devices, one gets the two largest fragments. Only the second largest fits.
+    assert delay_bound(np.array([[1.0, 2.0, 3.0, INF]] * 2)) == 3
+    # None of the two largest fragments fits, so the cheapest counts. The other device gets the other two.
+    assert delay_bound(np.array([[1.0, 2.0, INF, INF]] * 2)) == 2
+
+
 def test_offline_refuses_before_the_run_a_device_that_lacks_the_memory_for_its_fragment(tmp_path: Path) -> None:
     devices = tmp_path / "devices.csv"
     devices.write_text("compute,memory\n1,1\n4,0.35\n")

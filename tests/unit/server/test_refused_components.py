@@ -28,7 +28,7 @@ def apply_update(self: Any, update: ClientUpdate, model: AsyncModel) -> fl.Apply
 
 @pytest.mark.parametrize(
     ("base", "names"),
-    [(ConvexMix, "is_convex_mix"), (DeltaMix, "is_convex_mix and is_delta_mix"), (FedBuffRule, "adds_noise")],
+    [(ConvexMix, "mixing_formula"), (DeltaMix, "mixing_formula"), (FedBuffRule, "adds_noise")],
 )
 def test_subclass_that_overrides_apply_update_must_declare_its_guarantees(base: type, names: str) -> None:
     with pytest.raises(TypeError, match=f"Own .* {names};"):
@@ -36,13 +36,11 @@ def test_subclass_that_overrides_apply_update_must_declare_its_guarantees(base: 
 
 
 def test_subclass_that_declares_its_guarantees_again_keeps_them() -> None:
-    own: Any = type("Own", (DeltaMix,), {"apply_update": apply_update, "is_convex_mix": False, "is_delta_mix": True})
-    assert (own.is_convex_mix, own.is_delta_mix, own.bounded_by_weight) == (False, True, False)
+    own: Any = type("Own", (DeltaMix,), {"apply_update": apply_update, "mixing_formula": None})
+    assert (own.mixing_formula, own.bounded_by_weight) == (None, False)
     inherited: Any = type("Inherited", (DeltaMix,), {})
-    assert inherited.is_convex_mix
-    assert inherited.is_delta_mix
-    assert not RMSNormalizedDelta.is_convex_mix
-    assert not RMSNormalizedDelta.is_delta_mix
+    assert inherited.mixing_formula == "add-delta"
+    assert RMSNormalizedDelta.mixing_formula is None
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def shards(split: Split, params: Vector, rule: AsyncRule) -> list[Shard]:
             params[own],
             where[s],
             norms=True,
-            is_delta_mix=rule.is_delta_mix,
+            adds_deltas=rule.mixing_formula == "add-delta",
             common=common[s],
             shared_weight=rule.shared_weight,
         )
@@ -106,7 +106,7 @@ def test_shard_discards_wrong_pushes_and_mixes_only_the_chosen_push() -> None:
     assert shard.receive(7, "b", sent, np.zeros(3, np.float32)) == Receipt("b", wrong="have the shape (3,), not (2,)")
     assert shard.pushes == 0
     for name, piece in (("c", good), ("d", other)):
-        assert shard.receive(7, name, sent, piece) == Receipt(name)
+        assert shard.receive(7, name, sent, piece) == Receipt(name, largest=piece.max())
     with pytest.raises(KeyError):
         shard.mix(0, 8, "c", 0.5)
     shard.mix(0, 7, "c", 0.5)

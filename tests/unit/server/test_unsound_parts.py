@@ -75,7 +75,7 @@ class Late(fl.AsyncRule):
 class Mix(ConvexMix):
     """A convex mix that then spoils the model."""
 
-    is_convex_mix = False
+    mixing_formula = None
 
     def apply_update(self, update: Any, model: Any) -> fl.ApplyResult:
         super().apply_update(update, model)

@@ -26,7 +26,7 @@ from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Evaluation, Fault, State, Task, Update, Vector
 from fedraa.rundir.event_log import EventLog
 from fedraa.rundir.file_names import EVENTS
-from fedraa.server.update_checks import check_update
+from fedraa.server.update_checks import check_update, join_receipts, outgrown_values, receipt_of
 from fedraa.submodels.policies.pruning import AdaptivePruning
 
 SIZE = 12
@@ -81,6 +81,20 @@ def test_reason_names_the_defect_of_an_update(change: dict[str, Any], why: str) 
 
 def test_update_without_a_task_in_flight_is_refused() -> None:
     assert check_update(GOOD, None) == "task 7 is not in flight"
+
+
+def test_weights_on_one_shard_allow_growth_on_another() -> None:
+    """A weight may grow to 1,000 times the largest received weight, which may be on another shard."""
+    sent, new = np.array([1, 5], np.float32), np.array([2000, 5], np.float32)
+    task, update = replace(TASK, buffer=sent), replace(GOOD, params=new)
+    assert outgrown_values(update, task) is None
+    pieces = [receipt_of(sent[:1], new[:1], is_piece=True), receipt_of(sent[1:], new[1:], is_piece=True)]
+    assert outgrown_values(replace(update, receipt=join_receipts("push", pieces)), task) is None
+    far = replace(update, params=np.array([6000, 5], np.float32))
+    pieces[0] = receipt_of(sent[:1], far.params[:1], is_piece=True)
+    reason = outgrown_values(far, task)
+    assert reason is not None
+    assert outgrown_values(replace(far, receipt=join_receipts("push", pieces)), task) == reason
 
 
 def test_bound_limits_the_distance_from_the_sent_weights() -> None:

@@ -5,6 +5,7 @@ import math
 import pytest
 from refusals import refuses
 
+from fedraa.server.staleness import Constant
 from fedraa.tuning.space import Choices, Range, describe_space, make_space
 
 
@@ -62,6 +63,9 @@ def test_nested_component_is_one_choice() -> None:
         ({"lr": 3}, "space.lr", ["3", "LOW:HIGH"]),
         ({"lr": (1, 2, "exp")}, "space.lr", ["'exp'", "LOW:HIGH"]),
         ({"lr": (0.1, math.inf)}, "space.lr", ["inf", "LOW", "HIGH"]),
+        (["delay_bound=None,2"], "space.delay_bound", ["'None,2'", "numbers"]),
+        ({"staleness": [Constant(), "polynomial"]}, "space.staleness", ["2 items", "as text"]),
+        ({"ratios": [[0.5, None]]}, "space.ratios", ["None"]),
     ],
 )
 def test_a_wrong_space_is_refused_by_its_field(description: object, field: str, names: list[str]) -> None:
