@@ -94,8 +94,7 @@ _CIFAR_TUNING: dict[str, Any] = {
     "lengths": (10, 31, 62, 155),
     "whole": 32,
     "lr": "0.01:0.3:log",
-    # On CIFAR-10, tuning for the middle target would choose six fragments for fed-quilt, but some runs with six
-    # fragments do not reach the last target.
+    # The values that reach the middle target first may never reach the last one.
     "aim": 2,
     # The first layer of the model `cnn` has six channels.
     "without": {"ist": "clients: 10 in one round each need units of their own; group '0' has only 6"},
@@ -240,9 +239,7 @@ SETTINGS: dict[str, Setting] = {
             overlap=0.6,
             notes=(
                 "The data are a subset of AG News, about 18,000 training texts.",
-                "Embeddings need longer steps than the layers behind them. With plain deltas, after eight trials, "
-                "fed-quilt reached 70 % at 2.16, no faster than fed-raa. With fadas's adaptive step on fragments it is "
-                "faster.",
+                "Embeddings need longer steps than the layers behind them.",
             ),
         ),
         Setting(
