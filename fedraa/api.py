@@ -219,7 +219,11 @@ def compare(  # noqa: PLR0913 - a call names its arguments
             histories.append(_run_experiment(settings.model_copy(update={"out": run_out}), module, data, callback_list))
             if ended is not None:
                 ended(histories[-1])
-        return write_comparison(histories, directory, data_name)
+        try:
+            return write_comparison(histories, directory, data_name)
+        except OSError as error:
+            error.add_note(f"all runs have ended; `fedraa report {directory}` shows them")
+            raise
 
 
 def replay(directory: str | os.PathLike[str]) -> str:

@@ -57,8 +57,8 @@ from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
 
-# The run fails if the server dies MAX_DEATHS times without a new checkpoint.
-MAX_DEATHS = 3
+# The run fails if the server dies MAX_SERVER_DEATHS times without a new checkpoint.
+MAX_SERVER_DEATHS = 3
 HEARTBEAT = Heartbeat()
 # After the loss of a cluster, its server gets this time to write a checkpoint.
 LOST_SERVER_SECONDS = 5.0
@@ -163,8 +163,8 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
                 last = newest
                 resume = True
                 wrong = _death_text(error)
-                if deaths == MAX_DEATHS:
-                    wrong += f", {MAX_DEATHS} times without a new checkpoint"
+                if deaths == MAX_SERVER_DEATHS:
+                    wrong += f", {MAX_SERVER_DEATHS} times without a new checkpoint"
                     raise RunFailed("server", wrong, hint=suggest_continuation(spec, directory)) from None
                 logger.warning("server: %s; it is started again from %s", wrong, newest or "the beginning")
                 callbacks.start(spec.make_start(directory, resumed=True))

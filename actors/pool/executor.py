@@ -34,7 +34,7 @@ from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.hang_detector import HangDetector
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
-from fedraa.engine.task_pool import MAX_DEATHS, TaskPool
+from fedraa.engine.task_pool import MAX_WORKER_DEATHS, TaskPool
 from fedraa.engine.task_queues import Queues
 from fedraa.errors import InputError, RunFailed, WorkersLost
 from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
@@ -53,7 +53,7 @@ class RayExecutor(TaskPool):
       - It puts the tasks of client n into the queue of worker group `group_of[n]`. Any worker of the group trains them.
       - It replaces a worker that dies, hangs or freezes. Other workers get its waiting calls.
       - If a call with several tasks fails, it sends each task again in a separate call.
-      - It does not replace a worker after `MAX_DEATHS` deaths in a row. A group without a worker raises WorkersLost.
+      - It does not replace a worker after `MAX_WORKER_DEATHS` deaths in a row. WorkersLost: a group has no worker left.
 
     Args:
         worker_spec: The reference of the WorkerSpec.
@@ -151,7 +151,7 @@ class RayExecutor(TaskPool):
         for number, group in enumerate(self.groups):
             if all(handle.group != number for handle in self._handles.values()):
                 tier = f" for tier {number + 1}" if len(self.groups) > 1 else ""
-                died = f"{group.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last}"
+                died = f"{group.workers} died {MAX_WORKER_DEATHS} times in a row; the last error is: {self._last}"
                 raise WorkersLost("workers", f"none is left{tier}: {died}")
         left = give_up - runtime.monotonic()
         timeout = min(CHECK_SECONDS, max(0.0, left))
@@ -339,12 +339,12 @@ class RayExecutor(TaskPool):
         self._evaluations.append(pending)
 
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
-        """Kill a worker, and start a new one. After `MAX_DEATHS` deaths, no new worker is started."""
+        """Kill a worker, and start a new one. After `MAX_WORKER_DEATHS` deaths, no new worker is started."""
         runtime.kill(handle.actor)
         del self._handles[handle.number]
         self._last = cause
         deaths = handle.deaths + 1
-        if deaths < MAX_DEATHS:
+        if deaths < MAX_WORKER_DEATHS:
             self._start_worker(handle.number, handle.group, deaths)
         else:
             cause += f"; not replaced after {deaths} deaths in a row"

@@ -188,8 +188,8 @@ def summary_table(frame: pd.DataFrame, experiment: Experiment, metric_spec: Metr
     groups = {str(method): group for method, group in frame.groupby("method", sort=False)}
     base = mean_time(next(iter(groups.values())))
     for method, group in groups.items():
-        texts = [mean_interval(group[name], ".4f", metrics.better(name)) for name in (main, "client_worst")]
-        texts += [mean_interval(group[name], ".4g", metrics.better(name)) for name in further]
+        texts = [mean_interval(group[name], ".4f", metrics.bounds(name)) for name in (main, "client_worst")]
+        texts += [mean_interval(group[name], ".4g", metrics.bounds(name)) for name in further]
         if target is not None:
             texts += _time_to_target_cells(group, base)
         sent = format_quantity((group["bytes_down"] + group["bytes_up"]).mean(), "B")

@@ -1,5 +1,6 @@
 """The exit code of a command, and the line that it prints about an error."""
 
+import errno
 import logging
 import signal
 import sys
@@ -96,6 +97,8 @@ def exit_code(command: Callable[[], object]) -> int:
     except (RunFailed, Inconsistent, PromiseBroken) as error:
         return _print_error(str(error), error, 1)
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            error.add_note("free space on the disk, and run the command again")
         return _print_error(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
     # An exception from the user's code is shown on one line. Any other exception is a bug and needs its traceback.
     except Exception as error:

@@ -85,22 +85,18 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
     weights = (np.arange(len(rounds)) < steps).astype(np.float64)
     weights[-len(tail) :] += max(0.0, steps - len(rounds)) / len(tail)
     time = float(sum(weights[weights > 0] * durations[weights > 0]))
-    # The last round has fewer clients if the others have had all of their tasks.
-    weights[-len(tail) :] -= max(0.0, steps - full_rounds) / len(tail)
     duration = time / steps if 0 < steps < inf else float(durations[-len(tail) :].mean())
     count = format_count(steps, "round")
     unit = spec.fleet.unit
     sentence = f"{count} of {duration:.4g}{unit} in time {time:.4g}{unit}{end}{_condition(spec, rounds, steps)}"
     schedule: Any = spec.method.schedule
     if schedule.deadline is not None:
-        number = _first_round(rounds)
-        part = rounds[number - 1]
-        timing = replace(spec.timing, jitter=0.0)
-        pairs = zip(part.clients.tolist(), part.costs.tolist(), strict=True)
-        ready = sum(timing.due(client, 0, 0.0, cost) <= schedule.deadline for client, cost in pairs)
-        return f"{sentence}; clients that meet the deadline in round {number}: {ready} of {len(part.costs)}", None
+        return sentence + _deadline_note(spec, rounds, schedule.deadline), None
+    # The last round has fewer clients if the others have had all of their tasks.
+    task_weights = weights.copy()
+    task_weights[-len(tail) :] -= max(0.0, steps - full_rounds) / len(tail)
     totals = Totals()
-    for part, weight in zip(rounds, weights.tolist(), strict=True):
+    for part, weight in zip(rounds, task_weights.tolist(), strict=True):
         sent = np.full(len(part.costs), weight * part.scale)
         totals.add(part.sum_costs(sent, sent * part.waited_share))
     if rest is not None:
@@ -109,6 +105,16 @@ def rounds_outlook(spec: RunSpec, rounds: list[RoundTasks]) -> tuple[str, Totals
             sent = np.full(len(part.costs), part.scale / len(pending))
             totals.add(part.sum_costs(sent, sent * (part.costs <= rest)))
     return sentence, totals
+
+
+def _deadline_note(spec: RunSpec, rounds: list[RoundTasks], deadline: float) -> str:
+    """Return a text on the clients of the first round that meet the deadline, in time units."""
+    number = _first_round(rounds)
+    part = rounds[number - 1]
+    timing = replace(spec.timing, jitter=0.0)
+    pairs = zip(part.clients.tolist(), part.costs.tolist(), strict=True)
+    ready = sum(timing.due(client, 0, 0.0, cost) <= deadline for client, cost in pairs)
+    return f"; clients that meet the deadline in round {number}: {ready} of {len(part.costs)}"
 
 
 def _first_round(rounds: list[RoundTasks]) -> int:

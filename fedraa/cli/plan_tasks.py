@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.devices.availability import LEFT_HINT
 from fedraa.engine.factories import make_cost_model, make_server
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError
@@ -188,8 +189,8 @@ def stalled_note(spec: RunSpec, last: str, time: float) -> str:
     """
     # A run with a target may reach it before.
     if spec.limits.goal is None:
-        problem = f"no device will be available again after {last} at time {time:.4g}"
-        raise InputError("availability", problem, hint="end the run earlier, or also give --availability-period")
+        problem = f"after {last} at time {time:.4g}, no device that trains will be available again"
+        raise InputError("availability", problem, hint=LEFT_HINT)
     return ", after which no device is available again"
 
 

@@ -90,7 +90,9 @@ def best_table(result: Tuned) -> Table:
     An asterisk marks a value at the edge of the search space.
     """
     metric = result.table.columns[3]
-    table = Table("method", "best at", str(metric), "trials", "stopped early", box=box.SIMPLE_HEAD)
+    has_failed = (result.table["state"] == "failed").any()
+    headings = ("method", "best at", str(metric), "trials", "stopped early", *(["failed"] if has_failed else []))
+    table = Table(*headings, box=box.SIMPLE_HEAD)
     for method, values in result.terms.items():
         rows = result.table[result.table["method"] == method]
         texts = []
@@ -98,8 +100,11 @@ def best_table(result: Tuned) -> Table:
             mark = "*" if name in result.at_edge[method] else ""
             texts.append(f"{name}={text_of(value)}{mark}")
         best = rows[rows["trial"] == result.best[method]][metric].iloc[0]
-        stopped = str(int((rows["state"] == "stopped").sum()))
-        table.add_row(escape(method), escape(" ".join(texts)), f"{best:.4f}", str(len(rows)), stopped)
+        cells = [escape(method), escape(" ".join(texts)), f"{best:.4f}", str(len(rows))]
+        cells.append(str((rows["state"] == "stopped").sum()))
+        if has_failed:
+            cells.append(str((rows["state"] == "failed").sum()))
+        table.add_row(*cells)
     notes = []
     if any(result.at_edge.values()):
         notes.append("* at the edge of the space: the best value may be outside; tune again with a wider space")

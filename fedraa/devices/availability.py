@@ -11,6 +11,9 @@ from fedraa.errors import InputError
 from fedraa.reading.table_file import read_frame, row_text
 from fedraa.rng import generator
 
+# The next steps if all devices that train have left.
+LEFT_HINT = "end the run earlier, give --availability-period, or, if the method has rounds, --deadline"
+
 Spans = list[tuple[float, float]]
 
 

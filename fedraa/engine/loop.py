@@ -12,6 +12,7 @@ from math import inf
 from threading import Event
 
 from fedraa.callbacks.events import Progress
+from fedraa.devices.availability import LEFT_HINT
 from fedraa.engine.checkpoint_timer import CheckpointTimer
 from fedraa.engine.client_results import ClientResults
 from fedraa.engine.evaluation_queue import EvaluationQueue
@@ -276,7 +277,7 @@ class Loop:
             return None
         if due == inf:
             problem = f"none of the {len(self._tasks)} devices that train will be available again"
-            raise RunFailed("availability", problem, hint="end the run earlier")
+            raise RunFailed("availability", problem, hint=LEFT_HINT)
         with self.times.server.on("wait"):
             outcome = self.executor.wait(number, POLL_INTERVAL_S)
         if outcome is None:

@@ -28,7 +28,7 @@ from fedraa.engine.shared_memory import (
     write,
 )
 from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
-from fedraa.engine.task_pool import MAX_DEATHS, TaskPool
+from fedraa.engine.task_pool import MAX_WORKER_DEATHS, TaskPool
 from fedraa.engine.task_queues import Queues
 from fedraa.engine.worker_calls import (
     ANSWER_SECONDS,
@@ -37,7 +37,7 @@ from fedraa.engine.worker_calls import (
     TRAIN,
     Call,
     Message,
-    PendingEvaluation,
+    ProcessEvaluation,
     WorkerHandle,
 )
 from fedraa.engine.worker_process import Answer, Evaluate, Failure, Start, Train
@@ -69,7 +69,7 @@ class ProcessExecutor(TaskPool):
         # The places of shared buffers, by the address of their first byte in this process and their size.
         self._shared: dict[tuple[int, int], Piece] = {}
         self._queues = Queues(1, None, self._task_work, spec.experiment.vmap_batch)
-        self._evaluations: deque[PendingEvaluation] = deque()
+        self._evaluations: deque[ProcessEvaluation] = deque()
         self._outcomes: dict[int, Update | Fault] = {}
         self._faults: deque[Fault] = deque()
         self._hang_detector = hang_detector or HangDetector()
@@ -103,8 +103,8 @@ class ProcessExecutor(TaskPool):
         weakref.finalize(shared, self._shared.pop, bounds).atexit = False
         return shared
 
-    def evaluate(self, params: Vector, kept: State) -> PendingEvaluation:
-        pending = PendingEvaluation(params.copy(), kept, self.receive)
+    def evaluate(self, params: Vector, kept: State) -> ProcessEvaluation:
+        pending = ProcessEvaluation(params.copy(), kept, self.receive)
         self._evaluations.append(pending)
         self._fill_queues()
         return pending
@@ -130,7 +130,7 @@ class ProcessExecutor(TaskPool):
         Return False if neither happens by the monotonic time `give_up`. Raise WorkersLost if no worker is left.
         """
         if not self._handles:
-            died = f"{self.workers} died {MAX_DEATHS} times in a row; the last error is: {self._last_death}"
+            died = f"{self.workers} died {MAX_WORKER_DEATHS} times in a row; the last error is: {self._last_death}"
             raise WorkersLost("workers", f"none is left: {died}")
         handles = {handle.connection: handle for handle in self._handles.values()}
         ready = wait(list(handles), max(0.0, give_up - time.monotonic()))
@@ -224,7 +224,7 @@ class ProcessExecutor(TaskPool):
         if seconds:
             self._queues.record_duration(seconds, call.work)
 
-    def _end_evaluation(self, pending: PendingEvaluation, result: Evaluation | InputError | str) -> None:
+    def _end_evaluation(self, pending: ProcessEvaluation, result: Evaluation | InputError | str) -> None:
         if isinstance(result, InputError):
             raise result
         if isinstance(result, str):
@@ -238,7 +238,7 @@ class ProcessExecutor(TaskPool):
                 self._replace_worker(handle, cause)
 
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
-        """End a worker, and start a new one. After `MAX_DEATHS` deaths in a row, no new worker is started.
+        """End a worker, and start a new one. After `MAX_WORKER_DEATHS` deaths in a row, no new worker is started.
 
         The first call of the worker may be the cause. The other calls are sent again.
         """
@@ -246,7 +246,7 @@ class ProcessExecutor(TaskPool):
         del self._handles[handle.number]
         self._last_death = cause
         deaths = handle.deaths + 1
-        if deaths < MAX_DEATHS:
+        if deaths < MAX_WORKER_DEATHS:
             self._start_worker(handle.number, deaths)
         else:
             cause += f"; not replaced after {deaths} deaths in a row"

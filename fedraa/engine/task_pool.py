@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fedraa.engine.task_queues import Queues
 from fedraa.messages import Fault, Task, Update
 
-# A worker that dies MAX_DEATHS times in a row, without finishing a call in between, is not replaced.
-MAX_DEATHS = 3
+# A worker that dies MAX_WORKER_DEATHS times in a row, without finishing a call in between, is not replaced.
+MAX_WORKER_DEATHS = 3
 # Seconds between two looks for ended calls while the server sends the tasks of a round.
 RECEIVE_SECONDS = 0.005
 

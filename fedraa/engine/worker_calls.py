@@ -29,7 +29,7 @@ ANSWER_SECONDS = 20.0
 
 
 @dataclass(eq=False)
-class PendingEvaluation:
+class ProcessEvaluation:
     """An evaluation in a worker process. If the process dies, another one repeats the evaluation.
 
     Attributes:
@@ -85,7 +85,7 @@ class Call:
     message: Message
     reply: Lease | None = None
     tasks: list[Task] = field(default_factory=list)
-    evaluation: PendingEvaluation | None = None
+    evaluation: ProcessEvaluation | None = None
     work: float = 1.0
 
 

@@ -244,6 +244,8 @@ def _hint_for_error(error: Exception, has_tokens: bool) -> str:
         )
     if "argument #1 'indices'" in str(error):
         return "an embedding takes integers; pass tokens as x.astype('int64')"
+    if "must have the same dtype" in str(error):
+        return "make all parameters of the model float32, for example with model.float()"
     hint = "change the first layers of the model, or the shape of the samples"
     if has_tokens:
         hint += "; integers [samples, length] count as tokens, so convert features with x.astype('float32')"

@@ -1,5 +1,6 @@
 """The metrics of a run, the main metric, and whether higher or lower values of a metric are better."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,6 +9,16 @@ from typing import Any, Literal
 from fedraa.errors import InputError
 
 Direction = Literal["max", "min"]
+# The lowest and the highest possible value of a metric.
+Bounds = tuple[float, float]
+SHARE: Bounds = (0.0, 1.0)
+NOT_NEGATIVE: Bounds = (0.0, math.inf)
+UNBOUNDED: Bounds = (-math.inf, math.inf)
+_BOUNDS: dict[str, Bounds] = {
+    **dict.fromkeys(("accuracy", "f1", "exact", "mean_iou", "pixel_accuracy"), SHARE),
+    **dict.fromkeys(("mse", "mae", "perplexity", "client_std", "personal_std"), NOT_NEGATIVE),
+    "r2": (-math.inf, 1.0),
+}
 # The form METRIC:VALUE of a target.
 TARGET = re.compile(r"[A-Za-z_]\w*:[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 CLIENTS: tuple[str, ...] = ("client_mean", "client_std", "client_worst")
@@ -52,11 +63,18 @@ class MetricSpec:
 
     def better(self, name: str) -> Direction:
         """Return "min" if lower values of the metric `name` are better, otherwise "max"."""
-        if name in ("client_mean", "client_worst", "personal_mean", "personal_worst"):
-            name = self.main
+        name = self._of_model(name)
         if name in ("loss", "client_std", "personal_std", *self.less):
             return "min"
         return "max"
+
+    def bounds(self, name: str) -> Bounds:
+        """Return the possible values of the metric `name`. Losses and custom metrics may have any value."""
+        return _BOUNDS.get(self._of_model(name), UNBOUNDED)
+
+    def _of_model(self, name: str) -> str:
+        """Return the main metric for its mean and its worst value over clients, otherwise the same name."""
+        return self.main if name in ("client_mean", "client_worst", "personal_mean", "personal_worst") else name
 
     def best(self, values: Any) -> float:
         """Return the best value of the main metric in a pandas column, ignoring NaN."""

@@ -9,12 +9,12 @@ import pandas as pd
 from fedraa.callbacks.events import Limits
 from fedraa.numbers import format_count
 from fedraa.objectives import MetricSpec
-from fedraa.objectives.metric_spec import Direction
+from fedraa.objectives.metric_spec import NOT_NEGATIVE, Bounds
 from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves
 from fedraa.report.differences import setting_differences
 from fedraa.report.runs import custom_metrics_of
-from fedraa.report.statistics import bounds_of, estimate_text
+from fedraa.report.statistics import estimate_text
 from fedraa.rundir.config_file import time_axis_label
 from fedraa.rundir.history import History, method_name
 
@@ -99,16 +99,15 @@ def mean_time(group: pd.DataFrame) -> float | None:
     return float(times.mean())
 
 
-def mean_interval(values: pd.Series, form: str, better: Direction = "min") -> str:
+def mean_interval(values: pd.Series, form: str, bounds: Bounds = NOT_NEGATIVE) -> str:
     """Return the mean over seeds and its 95 % interval; a dash if a value is not finite.
 
     Args:
         values: The values, one per seed.
         form: The format of a number.
-        better: The better direction of the metric. If it is `max` and no value is outside 0 to 1,
-            the interval also stays between 0 and 1.
+        bounds: The possible values, to which the interval is clipped.
     """
     numbers = values.to_numpy(np.float64)
     if not np.isfinite(numbers).all():
         return "–"
-    return estimate_text(numbers, lambda value: format(value, form), bounds_of(numbers, better))
+    return estimate_text(numbers, lambda value: format(value, form), bounds)

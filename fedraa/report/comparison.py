@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 from fedraa.messages import Floats
 from fedraa.objectives.metric_spec import metric_heading, metric_title
 from fedraa.report.runs import Group, have_same_clock, runs_of
-from fedraa.report.statistics import bounds_of, confidence_interval
+from fedraa.report.statistics import confidence_interval
 from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
 from fedraa.rundir.config_file import time_axis_label
 
@@ -127,8 +127,7 @@ def mean_curve(group: Group, x: str, y: str, *, log: bool = False) -> tuple[Floa
     mean = values.mean(axis=0)
     if len(frames) < MIN_SEEDS_FOR_INTERVAL:
         return at, mean, values.min(axis=0), values.max(axis=0)
-    metric_spec = group.first.metric_spec
-    bounds = bounds_of(values.ravel(), metric_spec.better(y))
+    bounds = group.first.metric_spec.bounds(y)
     ends = [confidence_interval(column, bounds) or (np.nan, np.nan) for column in values.T]
     low, high = np.transpose(ends)
     return at, mean, low, high

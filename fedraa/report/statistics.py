@@ -8,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from fedraa.objectives.metric_spec import Bounds
+
 Values = Sequence[float] | npt.NDArray[np.float64]
 LEVEL = 0.05
-SHARE = (0.0, 1.0)
-NOT_NEGATIVE = (0.0, math.inf)
-UNBOUNDED = (-math.inf, math.inf)
 
 
 def mean_or_nan(values: Values) -> float:
@@ -38,7 +37,7 @@ def half_width95(values: Values) -> float | None:
     return float(stats.t.ppf(1 - LEVEL / 2, n - 1) * np.std(values, ddof=1) / np.sqrt(n))
 
 
-def confidence_interval(values: Values, bounds: tuple[float, float]) -> tuple[float, float] | None:
+def confidence_interval(values: Values, bounds: Bounds) -> tuple[float, float] | None:
     """Return the mean's 95 % confidence interval, clipped to `bounds`.
 
     Returns None for fewer than two values, or if a value is not finite.
@@ -49,22 +48,7 @@ def confidence_interval(values: Values, bounds: tuple[float, float]) -> tuple[fl
     return max(bounds[0], mean_or_nan(values) - half), min(bounds[1], mean_or_nan(values) + half)
 
 
-def bounds_of(values: Values, better: str) -> tuple[float, float]:
-    """Return the possible range of a metric, estimated from its values.
-
-    If a value is negative, the range has no bounds. If `better` is max and no value exceeds 1, the range is 0 to 1.
-    Otherwise the range begins at 0 and has no upper bound.
-    """
-    finite = np.asarray(values, np.float64)
-    finite = finite[np.isfinite(finite)]
-    if finite.size and finite.min() < 0:
-        return UNBOUNDED
-    if better == "max" and (finite <= 1).all():
-        return SHARE
-    return NOT_NEGATIVE
-
-
-def estimate_text(values: Values, form: Callable[[float], str], bounds: tuple[float, float]) -> str:
+def estimate_text(values: Values, form: Callable[[float], str], bounds: Bounds) -> str:
     """Return the mean and its 95 % confidence interval as text, such as `0.91 [0.88, 0.93]`.
 
     The text is only the mean if the interval is not defined.

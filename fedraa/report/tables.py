@@ -8,7 +8,7 @@ from itertools import chain
 import pandas as pd
 
 from fedraa.numbers import format_quantity
-from fedraa.objectives.metric_spec import Direction, metric_heading
+from fedraa.objectives.metric_spec import NOT_NEGATIVE, UNBOUNDED, Bounds, metric_heading
 from fedraa.report.differences import flatten_description
 from fedraa.report.landscape import RHO
 from fedraa.report.runs import (
@@ -23,7 +23,6 @@ from fedraa.report.runs import (
 )
 from fedraa.report.statistics import (
     LEVEL,
-    bounds_of,
     confidence_interval,
     estimate_text,
     is_significant,
@@ -123,7 +122,7 @@ class Metric:
         form: Formats a value.
         interval: True to add the confidence interval.
         shown: False for a metric that is only in the CSV file.
-        better: The better direction.
+        bounds: The possible values.
     """
 
     name: str
@@ -132,7 +131,7 @@ class Metric:
     form: Callable[[float], str]
     interval: bool = False
     shown: bool = True
-    better: Direction = "min"
+    bounds: Bounds = NOT_NEGATIVE
 
 
 def _format_by(spec: str) -> Callable[[float], str]:
@@ -155,7 +154,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
     runs = runs_of(groups)
     metric_spec = groups[0].first.metric_spec
     main = metric_spec.main
-    better = metric_spec.better(main)
+    bounds = metric_spec.bounds(main)
     read_worst = summary_reader("client_worst")
     columns = [
         Metric(
@@ -164,7 +163,7 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
             summary_reader(name),
             _format_by(".4f"),
             interval=True,
-            better=metric_spec.better(name),
+            bounds=metric_spec.bounds(name),
         )
         for name in dict.fromkeys((main, *metric_spec.names))
     ]
@@ -175,14 +174,15 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
             summary_reader(f"best_{main}"),
             _format_by(".4f"),
             shown=False,
-            better=better,
+            bounds=bounds,
         ),
-        Metric("client_worst", "worst client", read_worst, _format_by(".4f"), interval=True, better=better),
+        Metric("client_worst", "worst client", read_worst, _format_by(".4f"), interval=True, bounds=bounds),
     ]
     if main != "loss":
-        columns.append(Metric("loss", "loss", summary_reader("loss"), _format_by(".4f"), interval=True))
+        read_loss = summary_reader("loss")
+        columns.append(Metric("loss", "loss", read_loss, _format_by(".4f"), interval=True, bounds=UNBOUNDED))
     columns += [
-        Metric(name, name, custom_reader(name), _format_by(".4g"), interval=True, better=metric_spec.better(name))
+        Metric(name, name, custom_reader(name), _format_by(".4g"), interval=True, bounds=metric_spec.bounds(name))
         for name in dict.fromkeys(chain.from_iterable(custom_metrics_of(run.summary) for run in runs))
     ]
     if any("privacy" in run.summary for run in runs):
@@ -208,7 +208,8 @@ def table_metrics(groups: Sequence[Group], sharpness: Mapping[Run, float]) -> li
         Metric("wall", "real seconds", summary_reader("wall"), _format_by(".3g"), shown=False),
     ]
     if sharpness:
-        columns.append(Metric("sharpness", f"sharpness (ρ = {RHO:g})", sharpness.get, _format_by(".4f"), interval=True))
+        heading = f"sharpness (ρ = {RHO:g})"
+        columns.append(Metric("sharpness", heading, sharpness.get, _format_by(".4f"), interval=True, bounds=UNBOUNDED))
     return columns
 
 
@@ -248,15 +249,14 @@ def make_method_table(groups: Sequence[Group], columns: Sequence[Metric]) -> Tab
         line: dict[str, object] = {"method": group.label, "seeds": len(group.runs)}
         for metric in columns:
             values = _seed_values(group, metric)
-            bounds = bounds_of([*chain.from_iterable(_seed_values(other, metric) for other in groups)], metric.better)
             mean = mean_or_nan(values)
-            low, high = confidence_interval(values, bounds) or (None, None)
+            low, high = confidence_interval(values, metric.bounds) or (None, None)
             # The mean of only some seeds would hide that the others have no value.
             if len(values) < len(group.runs):
                 mean, low, high = float("nan"), None, None
             mark = metric is columns[0] and is_significant(p)
             if metric.shown:
-                row.append(_estimate_cell(metric, values, bounds, len(group.runs), mark=mark))
+                row.append(_estimate_cell(metric, values, len(group.runs), mark=mark))
             line |= {metric.name: mean, f"{metric.name}_low": low, f"{metric.name}_high": high}
         row.insert(3, Cell(_or_dash(p, "{:.2g}".format), p))
         rows.append(tuple(row))
@@ -298,9 +298,7 @@ def _seed_values(group: Group, metric: Metric) -> list[float]:
     return [float(value) for value in values if value is not None]
 
 
-def _estimate_cell(
-    metric: Metric, values: Sequence[float], bounds: tuple[float, float], seeds: int, *, mark: bool
-) -> Cell:
+def _estimate_cell(metric: Metric, values: Sequence[float], seeds: int, *, mark: bool) -> Cell:
     """Return the cell of a metric's mean over seeds.
 
     `values` has one value per seed that reports the metric. `seeds` is the number of all seeds. `mark` adds an
@@ -312,7 +310,7 @@ def _estimate_cell(
         return Cell(NONE, None)
     text = metric.form(mean_or_nan(values))
     if metric.interval:
-        text = estimate_text(values, metric.form, bounds)
+        text = estimate_text(values, metric.form, metric.bounds)
     return Cell(text + "*" * mark, mean_or_nan(values))
 
 

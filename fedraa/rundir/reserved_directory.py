@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedraa.errors import InputError
-from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS
+from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, FAILURE, PARTITION
 from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
 # A run creates these empty files before its first event.
@@ -52,8 +52,8 @@ class ReservedDirectory:
     def release(self) -> None:
         """End the reservation, and remove its files if the run has not begun."""
         assert self._lock is not None
-        if self._has_only_empty_logs():
-            for name in STARTED:
+        if self._has_not_begun():
+            for name in (*STARTED, PARTITION, FAILURE):
                 (self.directory / name).unlink(missing_ok=True)
         with suppress(OSError):
             if _is_at(self._lock, self.directory / WRITER):
@@ -61,10 +61,12 @@ class ReservedDirectory:
         os.close(self._lock)
         self._remove_made_directories()
 
-    def _has_only_empty_logs(self) -> bool:
+    def _has_not_begun(self) -> bool:
+        """Return True if the directory has only files that a run writes before its configuration."""
         with suppress(OSError):
             sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)}
-            return sizes.keys() <= {*STARTED, WRITER} and not any(sizes.get(name) for name in STARTED)
+            are_known = sizes.keys() <= {*STARTED, PARTITION, FAILURE, WRITER}
+            return are_known and not any(sizes.get(name) for name in STARTED)
         return False
 
     def _make_directories(self) -> None:

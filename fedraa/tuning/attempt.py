@@ -16,7 +16,7 @@ from fedraa.callbacks import Callback, RunStart
 from fedraa.callbacks.events import Limits
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
-from fedraa.errors import RunFailed
+from fedraa.errors import RunFailed, Unwritable
 from fedraa.objectives.metric_spec import Direction
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Value
@@ -98,7 +98,10 @@ def tenths_passed(limits: Limits, step: int, t: float) -> int:
 
 
 def run_attempt(planned: Attempt) -> Trial:
-    """Run the trial and return its result. If its values or data cannot be used, the result has the state `failed`."""
+    """Run the trial and return its result. If its values or data cannot be used, the result has the state `failed`.
+
+    Raises Unwritable if the run cannot be written, for example on a full disk. This is no result of the values.
+    """
     experiment = planned.experiment
     assert experiment.out is not None
     # If an earlier process was killed during this trial, the directory exists.
@@ -109,9 +112,13 @@ def run_attempt(planned: Attempt) -> Trial:
     summary: dict[str, Any] = {}
     try:
         summary = run(experiment, model=planned.model, dataset=planned.dataset, callbacks=[watch]).summary
+    except Unwritable as error:
+        hint = "free space on the disk, and run the same command again to continue"
+        raise Unwritable(error.field, error.problem, hint=hint) from error
     except (RunFailed, ValueError) as error:
         failure = str(error)
-    shutil.rmtree(experiment.out, ignore_errors=True)
+    finally:
+        shutil.rmtree(experiment.out, ignore_errors=True)
     return replace(_make_trial(planned, watch, failure, time.monotonic() - started), steps=summary.get("steps"))
 
 

@@ -56,6 +56,7 @@ def test_deleted_current_folder_exits_with_code_2_and_one_error_line(
     assert err.count("\n") == 1
 
 
+@pytest.mark.filterwarnings("default::fedraa.RunWarning")
 def test_logged_warnings_have_the_form_of_other_warnings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ import fedraa
 from fedraa import Experiment
 from fedraa.cli.compare import summary_table
 from fedraa.cli.main import main
+from fedraa.objectives.metric_spec import SHARE, MetricSpec
 from fedraa.report import curves
 from fedraa.report.cells import make_experiments
 from fedraa.report.compare import mean_interval, mean_time
@@ -70,10 +71,14 @@ def test_cells_with_updates_and_rounds_have_the_limit_of_their_method() -> None:
 
 def test_mean_interval_is_the_t_interval_within_the_range_of_the_metric() -> None:
     # The deviation is .02, and Student's 97.5 % quantile at 2 degrees of freedom is 4.303: .92 ± 4.303 * .02 / sqrt(3).
-    assert mean_interval(pd.Series([0.9, 0.92, 0.94]), ".3f", "max") == "0.920 [0.870, 0.970]"
+    assert mean_interval(pd.Series([0.9, 0.92, 0.94]), ".3f", SHARE) == "0.920 [0.870, 0.970]"
     # .98 ± 4.303 * .02 / sqrt(3) exceeds 1. An accuracy cannot exceed 1, a loss can.
-    assert mean_interval(pd.Series([0.96, 0.98, 1.0]), ".3f", "max") == "0.980 [0.930, 1.000]"
+    assert mean_interval(pd.Series([0.96, 0.98, 1.0]), ".3f", SHARE) == "0.980 [0.930, 1.000]"
     assert mean_interval(pd.Series([0.96, 0.98, 1.0]), ".3f") == "0.980 [0.930, 1.030]"
+    # r2 may be negative, also if no observed value is.
+    r2 = MetricSpec(("mse", "r2"), "mse", ("mse",)).bounds("r2")
+    assert mean_interval(pd.Series([0.0339213, 0.0612042]), ".4f", r2) == "0.0476 [-0.1258, 0.2209]"
+    assert mean_interval(pd.Series([0.9, 0.99]), ".3f", r2) == "0.945 [0.373, 1.000]"
     assert mean_interval(pd.Series([0.9]), ".3f") == "0.900"
     assert mean_interval(pd.Series([4.0, 4.0]), ".3g") == "4"
     # The standard deviation of these equal values is 7e-17, because their mean is rounded.

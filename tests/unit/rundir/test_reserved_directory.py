@@ -142,6 +142,17 @@ def test_files_of_a_killed_start_do_not_block_a_reservation(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == []
 
 
+def test_release_removes_the_files_of_a_run_that_has_no_configuration(tmp_path: Path) -> None:
+    """On a full disk, a run may fail between its partition and its configuration."""
+    claim = ReservedDirectory(tmp_path / "run")
+    for name in ("events.jsonl", "evals.csv"):
+        (tmp_path / "run" / name).touch()
+    for name in ("partition.npz", "failure.txt"):
+        (tmp_path / "run" / name).write_text("a")
+    claim.release()
+    assert os.listdir(tmp_path) == []
+
+
 def test_release_keeps_a_run_that_has_begun(tmp_path: Path) -> None:
     claim = ReservedDirectory(tmp_path / "run")
     (tmp_path / "run" / "events.jsonl").write_text("{}\n")

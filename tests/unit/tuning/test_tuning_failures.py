@@ -11,9 +11,9 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
-from fedraa.errors import RunFailed
+from fedraa.errors import RunFailed, Unwritable
 from fedraa.settings.tuned import read_tuned
-from fedraa.tuning import work
+from fedraa.tuning import attempt, work
 from fedraa.tuning.attempt import Attempt
 from fedraa.tuning.journal import Journal, Trial
 
@@ -55,3 +55,26 @@ def test_killed_process_of_a_trial_ends_the_tuning_with_the_next_step(
         fl.tune("fedavg", ["lr=0.1,0.2"], trials=2, jobs=2, out=tmp_path / "tune", **SMALL)
     assert caught.value.field == "jobs"
     assert len(Journal(tmp_path / "tune").trials) <= 1
+
+
+def test_trial_that_finds_the_disk_full_ends_the_tuning_and_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A full disk says nothing about the values of the trial."""
+    settings: dict[str, Any] = {"trials": 2, "out": tmp_path / "tune", **SMALL}
+    run = attempt.run
+
+    def fill_disk(experiment: Any, **more: Any) -> Any:
+        if experiment.lr == 0.2:
+            raise Unwritable(str(experiment.out), "it cannot be written: No space left on device")
+        return run(experiment, **more)
+
+    monkeypatch.setattr(attempt, "run", fill_disk)
+    with pytest.raises(Unwritable, match="same command"):
+        fl.tune("fedavg", {"lr": [0.1, 0.2]}, **settings)
+    recorded = [trial.values["lr"] for trial in Journal(tmp_path / "tune").trials]
+    assert 0.2 not in recorded
+    monkeypatch.setattr(attempt, "run", run)
+    table = fl.tune("fedavg", {"lr": [0.1, 0.2]}, **settings).table
+    assert sorted(table["lr"]) == [0.1, 0.2]
+    assert set(table["state"]) <= {"done", "stopped"}
