@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shlex import quote
 
 from fedraa.errors import InputError
-from fedraa.rundir.file_names import CLIENTS, EVALS, EVENTS, FAILURE, PARTITION
+from fedraa.rundir.file_names import CLIENTS, CONFIG, EVALS, EVENTS, FAILURE, PARTITION
 from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
 # A run creates these empty files before its first event.
@@ -139,7 +140,13 @@ def refuse_used(directory: Path) -> None:
 
 def in_use_error(directory: Path) -> InputError:
     """Return the error about a directory that is not empty or that another run uses."""
-    return InputError("out", f"{directory} is not an empty directory", hint="choose a directory that is new or empty")
+    hint = "choose a directory that is new or empty"
+    with suppress(OSError):
+        if any(directory.glob(f"*/{CONFIG}")):
+            hint += (
+                f"; `fedraa report {quote(str(directory))}` shows its runs, and `fedraa resume` continues one of them"
+            )
+    return InputError("out", f"{directory} is not an empty directory", hint=hint)
 
 
 def _reserve_first_free(names: Callable[[int], Path]) -> ReservedDirectory:

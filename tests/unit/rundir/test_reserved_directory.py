@@ -153,6 +153,17 @@ def test_release_removes_the_files_of_a_run_that_has_no_configuration(tmp_path: 
     assert os.listdir(tmp_path) == []
 
 
+def test_error_about_a_folder_of_runs_names_the_commands_that_use_them(tmp_path: Path) -> None:
+    folder = tmp_path / "my runs"
+    (folder / "fedavg-0").mkdir(parents=True)
+    with refuses("out") as caught:
+        ReservedDirectory(folder)
+    assert "report" not in str(caught.value)
+    (folder / "fedavg-0" / "config.json").touch()
+    with refuses("out", f"fedraa report '{folder}'", "fedraa resume"):
+        ReservedDirectory(folder)
+
+
 def test_release_keeps_a_run_that_has_begun(tmp_path: Path) -> None:
     claim = ReservedDirectory(tmp_path / "run")
     (tmp_path / "run" / "events.jsonl").write_text("{}\n")
