@@ -222,7 +222,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
         try:
             return write_comparison(histories, directory, data_name)
         except OSError as error:
-            error.add_note(f"all runs have ended; `fedraa report {directory}` shows them")
+            error.add_note(f"all runs have ended, and `fedraa report {directory}` shows them")
             raise
 
 

@@ -97,7 +97,7 @@ def exit_code(command: Callable[[], object]) -> int:
     except (RunFailed, Inconsistent, PromiseBroken) as error:
         return _print_error(str(error), error, 1)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
+        if error.errno == errno.ENOSPC and not hasattr(error, "__notes__"):
             error.add_note("free space on the disk, and run the command again")
         return _print_error(f"{error.filename or 'the system'}: {error.strerror or error}", error, 2)
     # An exception from the user's code is shown on one line. Any other exception is a bug and needs its traceback.

@@ -1,5 +1,6 @@
 """The command `fedraa`: Ctrl-C during its imports, a deleted current folder, and the form of its warnings."""
 
+import errno
 import logging
 import sys
 import warnings
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedraa.__main__ import main
-from fedraa.cli.exit_code import warnings_in_sentences
+from fedraa.cli.exit_code import exit_code, warnings_in_sentences
 from fedraa.errors import RunWarning
 
 
@@ -53,6 +54,20 @@ def test_deleted_current_folder_exits_with_code_2_and_one_error_line(
     assert main() == 2
     err = capsys.readouterr().err
     assert err.startswith("fedraa: folder: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("note", "expected"), [("", "free space"), ("all runs have ended", "all runs have ended")])
+def test_full_disk_is_one_line_with_the_next_step(note: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def fill_disk() -> None:
+        error = OSError(errno.ENOSPC, "No space left on device")
+        if note:
+            error.add_note(note)
+        raise error
+
+    assert exit_code(fill_disk) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"fedraa: the system: No space left on device; {expected}")
     assert err.count("\n") == 1
 
 
