@@ -2,52 +2,50 @@
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from torch import nn
 
 from fedraa.arguments import RUN_PATH, RUN_PATHS, check_flags, check_functions, to_path, to_paths
-from fedraa.callbacks import CALLBACKS, Callback, ProgressBar, ProgressLog
-from fedraa.callbacks.callback_list import CallbackList, refuse_wrong_hooks
-from fedraa.callbacks.failure_warnings import FailureWarnings
+from fedraa.callbacks.callback_list import CallbackList
+from fedraa.callbacks.make_callbacks import Callbacks, make_callbacks
 from fedraa.composition.method import Method
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment, with_fields
-from fedraa.config.processes import cluster_address, count_workers
+from fedraa.config.processes import cluster_address
 from fedraa.config.sections import ClusterOptions
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run
-from fedraa.engine.executor import LocalExecutor
+from fedraa.engine.local_engine import run_here
 from fedraa.engine.objects import split_objects
-from fedraa.engine.process_executor import ProcessExecutor
 from fedraa.engine.process_guard import exclusive_process, refuse_nested_run, run_alone
-from fedraa.engine.resume import extend_limits, load_for_resume, resume_command, suggest_continuation
+from fedraa.engine.resume import (
+    check_log,
+    check_same_run,
+    extend_limits,
+    load_for_resume,
+    resume_command,
+    suggest_continuation,
+)
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import find_no_step, issue_warnings
-from fedraa.engine.sendable import refuse_unsendable
-from fedraa.engine.session import RunSession
-from fedraa.engine.stop_signals import stop_on_interrupt, stop_on_termination
 from fedraa.errors import CallbackRaised, InputError, Interrupted, Unwritable, WorkersLost
 from fedraa.rundir.atomic_files import raise_unwritable
 from fedraa.rundir.file_names import CONFIG, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.reserved_directory import refuse_used, reserve_directory, run_name
+from fedraa.rundir.status import runs_below
 from fedraa.settings.terms import Terms
 from fedraa.settings.tuned import read_tuned_about, warn_of_other_data
-from fedraa.waiting import is_shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
 RUNS = Path("runs")
-Callbacks = Sequence[Callback | type[Callback] | str | Mapping[str, object]]
-"""The callbacks of a run: objects, classes, names (`early-stopping(patience=3)`) or paths (`my_module:Name`)."""
 
 
 def run(
@@ -80,7 +78,7 @@ def run(
     refuse_nested_run()
     module, data, fields = split_objects(model, dataset, fields)
     experiment = with_fields(experiment, fields)
-    return _run_experiment(experiment, module, data, _make_callbacks(callbacks, quiet=experiment.quiet), restarts)
+    return _run_experiment(experiment, module, data, make_callbacks(callbacks, quiet=experiment.quiet), restarts)
 
 
 def _run_experiment(
@@ -99,6 +97,24 @@ def _run_experiment(
     name = run_name(experiment.method, spec.data.dataset.name, experiment.seed)
     with run_directory(experiment.out, name) as directory:
         return _execute_run(spec, directory, callbacks, resume=False, restarts=restarts)
+
+
+def _run_or_continue(
+    experiment: Experiment,
+    directory: Path,
+    model: nn.Module | None,
+    dataset: Dataset | FederatedDataset | None,
+    callbacks: CallbackList,
+) -> History:
+    """Run an experiment in the directory. Continue an interrupted run there, and return a run that has ended there."""
+    if (directory / SUMMARY).exists():
+        return History(directory)
+    if not (directory / CONFIG).exists():
+        return _run_experiment(experiment, model, dataset, callbacks)
+    with _convert_early_interrupt(callbacks):
+        spec = build_run(experiment, model, dataset, callbacks.prepare)
+    check_log(directory)
+    return _execute_run(spec, directory, callbacks, resume=True, restarts=0)
 
 
 def resume(
@@ -139,7 +155,7 @@ def resume(
     if quiet is None:
         quiet = bool(History(directory).config["experiment"].get("quiet"))
     check_flags(trust=trust, quiet=quiet)
-    callback_list = _make_callbacks(callbacks, quiet=quiet)
+    callback_list = make_callbacks(callbacks, quiet=quiet)
     with _convert_early_interrupt(callback_list):
         spec, is_extended = load_for_resume(directory, module, data, fields, trust=trust, doing=callback_list.prepare)
     _check_restarts(restarts, spec.experiment)
@@ -179,6 +195,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
         **fields: Fields of the experiment. A field that only some methods have is set only for these methods.
 
     Every run has a directory METHOD-SEED below `out` (default: a folder in runs/), beside compare.csv and compare.png.
+    If `out` has runs of the same comparison, they are not repeated, and an interrupted run continues.
 
     Columns: method, seed, accuracy and best_accuracy (with objectives other than classification, their main metric),
     client_worst (this metric for the worst client), reason (of the end), steps, tasks, time (on the run's clock), wall
@@ -191,7 +208,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     """
     # Reports take seconds to import.
     from fedraa.report.cells import make_experiments
-    from fedraa.report.compare import write_comparison
+    from fedraa.report.compare import refuse_other_runs, write_comparison
 
     check_functions(ended=ended)
     module, data, fields = split_objects(model, dataset, fields)
@@ -199,24 +216,34 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     tuned_file = None if tuned is None else to_path("tuned", tuned)
     about, tuned_values = ({}, None) if tuned_file is None else read_tuned_about(tuned_file)
     runs = make_experiments(methods, seeds, experiment, terms, tuned_values)
-    if experiment.out is not None:
+    names = [run_name(settings.method, settings.seed) for settings in runs]
+    begun = None
+    if experiment.out is not None and os.path.isdir(experiment.out) and runs_below(experiment.out):
+        begun = experiment.out
+        refuse_other_runs(begun, names)
+    elif experiment.out is not None:
         refuse_used(experiment.out)
-    callback_list = _make_callbacks(callbacks, quiet=experiment.quiet)
+    callback_list = make_callbacks(callbacks, quiet=experiment.quiet)
     with _convert_early_interrupt(callback_list):
         for number, settings in enumerate(runs, 1):
             callback_list.prepare(f"checking run {number} of {len(runs)}")
-            data_name = build_run(settings, module, data).data.dataset.name
+            spec = build_run(settings, module, data)
+            data_name = spec.data.dataset.name
+            if begun is not None and (begun / names[number - 1] / CONFIG).exists():
+                check_same_run(begun / names[number - 1], spec)
     if tuned_file is not None:
         warn_of_other_data(tuned_file, about, experiment.dataset if data is None else data_name)
     histories = []
     name = run_name("compare", data_name, experiment.seed)
     together = open_session(experiment, experiment.client_count)
-    with exclusive_process(), run_directory(experiment.out, name) as directory, together:
+    reservation = run_directory(experiment.out, name, may_be_used=begun is not None)
+    with exclusive_process(), reservation as directory, together:
         for number, settings in enumerate(runs, 1):
             place = f"run {number} of {len(runs)}: {settings.method} seed {settings.seed}"
-            callback_list = _make_callbacks(callbacks, quiet=settings.quiet, place=place)
-            run_out = directory / run_name(settings.method, settings.seed)
-            histories.append(_run_experiment(settings.model_copy(update={"out": run_out}), module, data, callback_list))
+            callback_list = make_callbacks(callbacks, quiet=settings.quiet, place=place)
+            run_out = directory / names[number - 1]
+            settings = settings.model_copy(update={"out": run_out})
+            histories.append(_run_or_continue(settings, run_out, module, data, callback_list))
             if ended is not None:
                 ended(histories[-1])
         try:
@@ -277,25 +304,6 @@ def method(name: str) -> Method:
     The result has the attributes `submodel`, `local`, `update` and `schedule`. Raises ValueError for an unknown name.
     """
     return find_method(name)
-
-
-def _make_callbacks(sources: Callbacks, *, quiet: bool, place: str = "") -> CallbackList:
-    """Return the user's callbacks. Add a ProgressLog if the run is not quiet and shows no progress bar.
-
-    Args:
-        sources: The user's callbacks: objects, classes, names or paths.
-        quiet: True to log nothing.
-        place: A prefix of log lines, such as "run 2 of 6", if there are several runs.
-    """
-    if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence):
-        raise InputError("callbacks", got=sources, expected="a list")
-    callbacks = [CALLBACKS.resolve(source) for source in sources]
-    for callback in callbacks:
-        refuse_wrong_hooks(callback)
-    has_bar = is_shown() and any(isinstance(callback, ProgressBar) for callback in callbacks)
-    if not quiet and not has_bar:
-        callbacks.append(ProgressLog(place))
-    return CallbackList([*callbacks, FailureWarnings()])
 
 
 def _check_restarts(restarts: int, options: ClusterOptions) -> None:
@@ -363,34 +371,17 @@ def open_calls(
     return on_cluster(options, clients, parts)
 
 
-def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
-    """Run without Ray, and return False if the run was stopped. Raises CallbackRaised if a callback failed."""
-    experiment = spec.experiment
-    torch.set_num_threads(experiment.threads_per_worker)
-    stop = Event()
-    workers = count_workers(experiment, experiment.client_count)
-    executor: LocalExecutor | ProcessExecutor
-    if workers == 1:
-        executor = LocalExecutor.of(spec)
-    else:
-        refuse_unsendable(spec)
-        executor = ProcessExecutor(spec, workers)
+def run_directory(out: Path | None, name: str, *, may_be_used: bool = False) -> AbstractContextManager[Path]:
+    """Reserve a run directory during the block: `out`, or a new directory `name` in runs/.
 
-    def stop_run() -> None:
-        stop.set()
-        executor.drop()
-
-    with closing(executor), stop_on_interrupt(stop_run), stop_on_termination(stop_run):
-        callbacks.start(spec.make_start(directory, resumed=resume))
-        return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)
-
-
-def run_directory(out: Path | None, name: str) -> AbstractContextManager[Path]:
-    """Reserve a new or empty run directory during the block: `out`, or a new directory `name` in runs/.
-
-    The directory is removed if no run began in it. Raises ValueError if another run uses it.
+    The directory is removed if no run began in it. Raises ValueError if another run uses it, or if `out` has other
+    files and `may_be_used` is False.
     """
-    return reserve_directory(out, lambda number: RUNS / (name if number == 1 else f"{name}-{number}"))
+
+    def name_directory(number: int) -> Path:
+        return RUNS / (name if number == 1 else f"{name}-{number}")
+
+    return reserve_directory(out, name_directory, may_be_used=may_be_used)
 
 
 @contextmanager

@@ -67,6 +67,8 @@ def warnings_in_sentences() -> Iterator[None]:
 
     default = logging.lastResort
     with warnings.catch_warnings():
+        # Filters of Python, such as `-W ignore`, must not hide what a command says about a run.
+        warnings.simplefilter("default", RunWarning)
         warnings.showwarning = show_sentence
         logging.lastResort = _LoggedWarnings(default)
         try:

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from fedraa.config.sections import ClusterOptions, StopOptions
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.engine.build import build_run, report_nothing
 from fedraa.engine.resume_guard import first_difference, pinned_settings
-from fedraa.engine.run_description import PENDING_EVALS_KEY, describe_run
+from fedraa.engine.run_description import PENDING_EVALS_KEY, WEIGHTS_KEY, describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, RunWarning, short_text
 from fedraa.objectives import Target
@@ -66,8 +66,19 @@ def load_for_resume(
     if longer:
         _check_longer(history, longer, spec)
         _warn_of_first_limit(history, longer, spec)
-    _check_log(directory, pinned_settings(history.config))
+    check_log(directory)
     return spec, bool(longer)
+
+
+def check_same_run(directory: Path, spec: RunSpec) -> None:
+    """Raise InputError if a directory has a run with other settings, or with another model or dataset."""
+    config = History(directory).config
+    difference = first_difference(config["experiment"], spec.experiment.model_dump(mode="json"))
+    if difference is not None:
+        hint = "give the same arguments to continue, or choose another directory"
+        raise InputError("out", f"{directory} has a run with other settings: this one {difference}", hint=hint)
+    _check_resolved(directory, config["resolved"], spec, {PENDING_EVALS_KEY})
+    _check_method(directory, config["method"], spec, set())
 
 
 def rebuild_run(
@@ -93,7 +104,11 @@ def rebuild_run(
         fixed = set(fields) - CHANGEABLE - longer
         _check_same(config["experiment"], experiment.model_dump(mode="json"), fixed)
         spec = build_run(experiment, model, dataset, doing)
-    _check_resolved(directory, config["resolved"], spec, longer=bool(longer))
+    # The weights of the model come from the checkpoint, so the passed model may have others.
+    may_differ = {PENDING_EVALS_KEY, WEIGHTS_KEY}
+    if longer:
+        may_differ.add("limits")
+    _check_resolved(directory, config["resolved"], spec, may_differ)
     _check_method(directory, config["method"], spec, longer)
     return spec
 
@@ -227,12 +242,12 @@ def foreign_in(written: Mapping[str, Any]) -> list[str]:
     return sorted(set(paths_in([value for name, value in written.items() if name not in may_change])))
 
 
-def _check_log(directory: Path, pinned: Mapping[str, Any]) -> None:
+def check_log(directory: Path) -> None:
     """Check the log and the configuration against the last intact checkpoint. Warn about damaged checkpoints.
 
-    `pinned` is the result of `pinned_settings` for the run's config.json. Raises InputError if one of these settings
-    changed after the checkpoint, or no checkpoint can be used.
+    Raises InputError if one of the `pinned_settings` changed after the checkpoint, or no checkpoint can be used.
     """
+    pinned = pinned_settings(History(directory).config)
     choice = choose_checkpoint(directory / CHECKPOINTS, partial(describe_damage, directory), read_head)
     if choice is None:
         problem = f"run: {directory} has no checkpoint, so the run starts again from the beginning"
@@ -263,19 +278,16 @@ def _check_same(was: Mapping[str, Any], now: Mapping[str, Any], names: set[str])
         raise InputError(name, problem, got=now[name], hint="give the same value")
 
 
-def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, *, longer: bool) -> None:
+def _check_resolved(directory: Path, was: Mapping[str, Any], spec: RunSpec, may_differ: Set[str]) -> None:
     """Raise InputError if a resolved value in config.json differs from the value in `spec`.
 
     Args:
         directory: The run directory, for errors.
         was: The resolved values in the run's config.json.
         spec: The run as it would continue.
-        longer: True if the limits may differ.
+        may_differ: The names of values that are not compared.
     """
     now = json.loads(json.dumps(describe_run(spec)["resolved"]))
-    may_differ = {PENDING_EVALS_KEY}
-    if longer:
-        may_differ.add("limits")
     differing = [key for key in was if now.get(key) != was[key] and key not in may_differ]
     if differing:
         problem = f"it had another model, dataset or fleet: {min(differing)} differs"

@@ -26,6 +26,8 @@ from fedraa.submodels.indices import count_owners
 PACKAGES = ("fedraa", "numpy", "ray", "torch")
 # The key in config.json for the maximum number of evaluations in progress.
 PENDING_EVALS_KEY = "max_pending_evals"
+# The key in config.json for the digest of the first weights of a model that was given as an object.
+WEIGHTS_KEY = "weights"
 
 
 def params_digest(spec: RunSpec, params: Vector) -> str:
@@ -59,6 +61,7 @@ def describe_run(spec: RunSpec, awaits_evaluations: bool = False) -> dict[str, o
             "links": describe_links(fleet.links),
             "tensors": list(traced.names),
             "parameters": traced.size,
+            WEIGHTS_KEY: params_digest(spec, spec.params) if "model" in spec.object_fields else None,
             "inputs": _describe_inputs(spec),
             "base": described_base(spec),
             "shared": int((count_owners(traced, spec.index_sets) == len(spec.index_sets)).sum()),

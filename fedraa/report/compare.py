@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from fedraa.callbacks.events import Limits
+from fedraa.errors import InputError
 from fedraa.numbers import format_count
 from fedraa.objectives import MetricSpec
 from fedraa.objectives.metric_spec import NOT_NEGATIVE, Bounds
@@ -17,6 +18,7 @@ from fedraa.report.runs import custom_metrics_of
 from fedraa.report.statistics import estimate_text
 from fedraa.rundir.config_file import time_axis_label
 from fedraa.rundir.history import History, method_name
+from fedraa.rundir.run_lock import WRITER
 
 CELLS, PLOT, DIFFERENCES = "compare.csv", "compare.png", "differences.csv"
 FROM_SUMMARY = (
@@ -57,6 +59,17 @@ def run_row(history: History) -> dict[str, object]:
         "note": total.get("note", np.nan),
         "directory": history.directory.name,
     }
+
+
+def refuse_other_runs(folder: Path, names: Sequence[str]) -> None:
+    """Raise InputError if a folder has other files than those of a comparison with these run directories."""
+    others = {path.name for path in folder.iterdir()} - {*names, CELLS, PLOT, DIFFERENCES, WRITER}
+    if others:
+        raise InputError(
+            "out",
+            f"{folder} has {min(others)}, which is not part of this comparison",
+            hint="choose another directory, or give the same methods and seeds to continue",
+        )
 
 
 def write_comparison(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:

@@ -14,6 +14,8 @@ from fedraa.rundir.run_lock import WRITER, refuse_unwritable, this_process
 
 # A run creates these empty files before its first event.
 STARTED = (EVENTS, EVALS, CLIENTS)
+# The files that a run may have before its configuration.
+EARLY = (*STARTED, PARTITION, FAILURE)
 # `reserve_directory` tries MAX_ATTEMPTS times to make a directory, and then raises the error. One failure is not
 # enough: another process may have made and removed the same directory at this moment.
 MAX_ATTEMPTS = 3
@@ -27,17 +29,24 @@ def run_name(*parts: object) -> str:
 
 
 class ReservedDirectory:
-    """A new or empty directory in which only this process can start a run.
+    """A directory in which only this process can start a run.
 
     The reservation is a lock on the file that names the process of the run. It ends with the process. If two processes
-    try to reserve a directory, one of them fails and changes nothing.
+    try to reserve a directory, one of them fails and changes nothing. The files of a run that was killed before it
+    began are removed.
+
+    Args:
+        directory: The directory.
+        may_be_used: False if a directory with other files is refused.
 
     Raises InputError if the directory is in use or cannot be made.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, may_be_used: bool = False) -> None:
         self.directory = directory
-        refuse_used(directory)
+        self._may_be_used = may_be_used
+        if not may_be_used:
+            refuse_used(directory)
         self._made: list[Path] = []
         try:
             with refuse_unwritable(directory):
@@ -53,22 +62,17 @@ class ReservedDirectory:
     def release(self) -> None:
         """End the reservation, and remove its files if the run has not begun."""
         assert self._lock is not None
-        if self._has_not_begun():
-            for name in (*STARTED, PARTITION, FAILURE):
-                (self.directory / name).unlink(missing_ok=True)
+        if not _has_begun(self.directory):
+            self._remove_early_files()
         with suppress(OSError):
             if _is_at(self._lock, self.directory / WRITER):
                 (self.directory / WRITER).unlink()
         os.close(self._lock)
         self._remove_made_directories()
 
-    def _has_not_begun(self) -> bool:
-        """Return True if the directory has only files that a run writes before its configuration."""
-        with suppress(OSError):
-            sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.directory)}
-            are_known = sizes.keys() <= {*STARTED, PARTITION, FAILURE, WRITER}
-            return are_known and not any(sizes.get(name) for name in STARTED)
-        return False
+    def _remove_early_files(self) -> None:
+        for name in EARLY:
+            (self.directory / name).unlink(missing_ok=True)
 
     def _make_directories(self) -> None:
         missing = [path for path in (self.directory, *self.directory.parents) if not path.exists()]
@@ -84,7 +88,7 @@ class ReservedDirectory:
                 path.rmdir()
 
     def _take_lock(self) -> int | None:
-        """Return the lock; None if another process holds it or the directory is not empty."""
+        """Return the lock; None if another process holds it or the directory has other files."""
         path = self.directory / WRITER
         is_new = True
         try:
@@ -96,7 +100,10 @@ class ReservedDirectory:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_new = is_new and _is_at(lock, path)
-            if _is_at(lock, path) and os.listdir(self.directory) == [WRITER]:
+            is_free = self._may_be_used or not _has_begun(self.directory)
+            if _is_at(lock, path) and is_free:
+                if not self._may_be_used:
+                    self._remove_early_files()
                 os.ftruncate(lock, 0)
                 os.write(lock, this_process().encode())
                 return lock
@@ -114,12 +121,18 @@ class ReservedDirectory:
 
 
 @contextmanager
-def reserve_directory(directory: Path | None, names: Callable[[int], Path]) -> Iterator[Path]:
+def reserve_directory(
+    directory: Path | None, names: Callable[[int], Path], *, may_be_used: bool = False
+) -> Iterator[Path]:
     """Reserve a directory during the block. None means the first free one of `names(1)`, `names(2)`, ...
 
-    Raises InputError if the directory is in use or cannot be made.
+    If `may_be_used` is True, the directory may have files. Raises InputError if the directory is in use or cannot be
+    made.
     """
-    reserved = _reserve_first_free(names) if directory is None else ReservedDirectory(directory)
+    if directory is None:
+        reserved = _reserve_first_free(names)
+    else:
+        reserved = ReservedDirectory(directory, may_be_used=may_be_used)
     try:
         yield reserved.directory
     finally:
@@ -131,7 +144,7 @@ def refuse_used(directory: Path) -> None:
     try:
         is_used = os.path.lexists(directory)
         if directory.is_dir():
-            is_used = os.listdir(directory) not in ([], [WRITER])
+            is_used = _has_begun(directory)
     except OSError as error:
         raise InputError("out", f"{directory} cannot be read: {error.strerror or error}") from None
     if is_used:
@@ -165,6 +178,20 @@ def _reserve_first_free(names: Callable[[int], Path]) -> ReservedDirectory:
                     raise
                 continue
         number += 1
+
+
+def _has_begun(directory: Path) -> bool:
+    """Return True if the directory has other files than those that a run writes before its configuration."""
+    names = set(os.listdir(directory))
+    return not names <= {*EARLY, WRITER} or any(map(_has_content, (directory / name for name in STARTED)))
+
+
+def _has_content(path: Path) -> bool:
+    """Return True if the file exists and is not empty."""
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

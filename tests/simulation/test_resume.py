@@ -17,13 +17,14 @@ from needed_models import needed_model
 from refusals import refuses
 
 from benchmarks.system.killing import KillAt, Killed
-from fedraa.api import resume, run, run_here
+from fedraa.api import resume, run
 from fedraa.callbacks.callback_list import CallbackList
 from fedraa.cli.main import main
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.engine import session
 from fedraa.engine.build import build_run
+from fedraa.engine.local_engine import run_here
 from fedraa.errors import RunWarning
 from fedraa.replay.replay import replay
 from fedraa.rundir.checkpoint import Saver, newest_first

@@ -160,7 +160,7 @@ def test_lines_below_the_level_of_the_logger_are_not_printed(
 def test_progress_bar_in_a_terminal_replaces_the_log_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fedraa.api.is_shown", lambda: True)
+    monkeypatch.setattr("fedraa.callbacks.make_callbacks.is_shown", lambda: True)
     with caplog.at_level(logging.INFO, "fedraa"):
         fl.run(**FIELDS, out=tmp_path / "run", callbacks=[ProgressBar()])
     assert caplog.messages == []

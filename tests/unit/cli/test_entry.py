@@ -72,7 +72,6 @@ def test_full_disk_is_one_line_with_the_next_step(note: str, expected: str, caps
     assert err.count("\n") == 1
 
 
-@pytest.mark.filterwarnings("default::fedraa.RunWarning")
 def test_logged_warnings_have_the_form_of_other_warnings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
