@@ -67,7 +67,7 @@ class RoundTotals:
     Attributes:
         counts: Number of clients that trained each coordinate [d]. A RunLengthArray needs little memory if it is read
             slice by slice.
-        lr: Local learning rate of the last client that sent its delta.
+        lr: Mean over the clients that sent a delta of the mean learning rate of their task.
     """
 
     counts: Counts | RunLengthArray

@@ -133,6 +133,9 @@ def _check_secret_cohort(name: str, method: Method, tasks: int | None) -> None:
 
 def _check_async_rule(name: str, rule: Any) -> None:
     """Raise InputError if the weights of updates depend on numbers of samples, or if the rule adds no noise."""
+    if rule.uses_samples:
+        problem = f"{name} weights updates by numbers of samples or of local steps"
+        raise InputError("privacy", problem, hint="give another method, such as fedavg, fedbuff or fed-raa")
     if rule.participation_correction:
         problem = "weights by numbers of samples may exceed 1"
         raise InputError("update.participation_correction", problem, got=rule.participation_correction, hint="give 0")

@@ -88,6 +88,8 @@ def dry_run(
         else:
             result = applied.apply_update(update, model)
         done = ledger.commit(number, loss=inf, new_version=result.new_version, keep_task=result.keep_task)
+        if applied is not None and update.client in ledger.bad_clients.excluded:
+            applied.leave(update.client)
         # A run ends before it sends more tasks.
         if ledger.step < steps:
             for client in done.next_clients:

@@ -100,11 +100,11 @@ class KeptModels:
 
 
 class FineTuning:
-    """Personal models: the global model after training on a client's data with a task's epochs and learning rate.
+    """Personal models: the global model after training on a client's data with a task's epochs.
 
-    The training uses no control variates, momentum or optimizer state of the server, no compression and no logit
-    calibration. Every evaluation has the same random numbers. If the number of local steps depends on costs, the
-    sending time counts as 0.
+    The learning rate is the initial one of the run, also if it changes during the run. The training uses no control
+    variates, momentum or optimizer state of the server, no compression and no logit calibration. Every evaluation has
+    the same random numbers. If the number of local steps depends on costs, the sending time counts as 0.
     """
 
     def __init__(self, traced: Traced, local: LocalTraining, **options: Any) -> None:

@@ -111,7 +111,7 @@ class FedBuffRule(Buffered):
             self._moved = np.zeros(size, bool)
         self._robust: RobustAggregator | None = None
         self._weights: list[float] = []
-        # Number of quarantined clients.
+        # Number of clients that get no more tasks.
         self._gone = 0
         if self.aggregator is not None:
             self._robust = self.aggregator.bind(size, model.clients)

@@ -41,6 +41,7 @@ class FedGMR(Buffered):
     exponent: NotNegative = 0.6
 
     keeps: ClassVar[str] = "w_i [N, d]"
+    uses_samples: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_last", "_weights", "_sum", "_weight", "_covered", "_count")
 
     def start(self, model: AsyncModel) -> None:

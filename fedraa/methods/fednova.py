@@ -114,6 +114,7 @@ class FedNovaRule(Buffered):
     reference_steps: Count | None = None
 
     keeps: ClassVar[str] = "buffer [d], weights [d], lengths [d]"
+    uses_samples: ClassVar[bool] = True
     refuses: ClassVar[Mapping[str, str]] = REFUSES
     state_fields: ClassVar[tuple[str, ...]] = ("_mean", "_coverage", "_count")
 

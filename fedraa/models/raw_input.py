@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from fedraa.data.scaling import ChannelScaling, Scaling, along_channels
 from fedraa.data.transforms import Transforms
 from fedraa.models.forward import forward
-from fedraa.rng import generator
 
 
 class RawInputModel(nn.Module):
@@ -31,9 +30,7 @@ class RawInputModel(nn.Module):
         if isinstance(x, dict | tuple):
             return forward(self.model, self._scale_input(self._scaling, x, several=True))
         x = self._scale_input(self._scaling, x, several=False)
-        for part in self._fixed.parts:
-            x = part.apply(x, generator(self._fixed.seed, "transforms"))
-        return forward(self.model, x)
+        return forward(self.model, self._fixed.apply_fixed(x))
 
     def _add_scaling(self, scaling: Scaling) -> Any:
         """Append each scaling in the tree `scaling` to `self.scalings`, and return a tree of the indices."""

@@ -152,6 +152,8 @@ class AsyncChecker(Checker[AsyncLedger]):
             duration=self.clock.now - task.started,
             now=self.clock.now,
         )
+        if self._rule is not None and task.decision.client in self.ledger.bad_clients.excluded:
+            self._rule.leave(task.decision.client)
         weight = None
         if self._weights_known:
             weight = float(result.weight)
@@ -172,8 +174,9 @@ class AsyncChecker(Checker[AsyncLedger]):
 
     def drop(self, line: Line) -> Dropped:
         dropped = super().drop(line)
-        if dropped.action != RETRY and self._rule is not None:
-            self._rule.leave(dropped.dispatch.client)
+        client = dropped.dispatch.client
+        if self._rule is not None and (dropped.action != RETRY or client in self.ledger.bad_clients.excluded):
+            self._rule.leave(client)
         return dropped
 
     def lost(self, line: Line) -> None:

@@ -103,7 +103,7 @@ class TaskClock:
             line.expect_value("flops", task.costs.flops)
         line.at_least("bytes_up", int(not self._personal))
         line.at_least("flops", 0)
-        line.at_least("train_loss", 0)
+        line.number_of("train_loss")
         return task
 
     def end(self, line: Line) -> LoggedTask:

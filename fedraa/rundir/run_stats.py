@@ -86,8 +86,9 @@ class RunStats:
             case "end":
                 self.end = dict(event)
         self.events += 1
-        self.step = step
-        self.t = t
+        # Evaluations are written late, and a client can train the weights of an earlier step again.
+        self.step = max(self.step, step)
+        self.t = max(self.t, t)
         self.wall = wall
 
     def _add_dispatch(self, event: Mapping[str, Any]) -> None:

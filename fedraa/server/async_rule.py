@@ -160,6 +160,7 @@ class AsyncRule(Stateful, ABC):
         needs_all_clients: True if the model cannot change while an update of one client is missing.
         adds_noise: True if the rule adds `model.release_noise` to each full buffer, and ignores no update. For other
             rules, central privacy adds noise to every single update.
+        uses_samples: True if weights depend on numbers of samples or of local steps, which may exceed 1.
         uses_losses: True if weights depend on training losses, which privacy does not protect.
         participation_correction: Exponent of the participation correction (`balance`) in the weights; 0 turns it off.
     """
@@ -171,6 +172,7 @@ class AsyncRule(Stateful, ABC):
     bounded_by_weight: ClassVar[bool] = False
     needs_all_clients: ClassVar[bool] = False
     adds_noise: ClassVar[bool] = False
+    uses_samples: ClassVar[bool] = False
     participation_correction: NotNegative = 0.0
     shared_weight: float = 1.0
     asynchronous: ClassVar[bool] = True
@@ -221,7 +223,10 @@ class AsyncRule(Stateful, ABC):
         """
 
     def leave(self, client: int) -> None:
-        """Remove a quarantined client, so that a rule with `needs_all_clients` no longer waits for it."""
+        """Remove a client that gets no more tasks, so that the rule no longer waits for it.
+
+        The client is quarantined, or it has had its maximum number of tasks.
+        """
 
     def weight(self, staleness: int, balance: float = 1.0) -> float:
         """Return the weight of an update. Only rules with a `mixing_formula` define this method."""

@@ -121,6 +121,9 @@ class AsyncServer(Stateful):
             duration=now - flight.left,
             now=now,
         )
+        if task.client in self.ledger.bad_clients.excluded:
+            # This was the last of the client's tasks.
+            self._store.leave(task.client)
         optional: dict[str, float] = {}
         if result.unprotected:
             optional["unprotected"] = result.unprotected
@@ -139,7 +142,7 @@ class AsyncServer(Stateful):
         self._store.drop(failed)
         dropped = self.ledger.drop(task, now)
         self.task_table.drop(dropped, error, now)
-        if dropped.action != RETRY:
+        if dropped.action != RETRY or failed.client in self.ledger.bad_clients.excluded:
             self._store.leave(failed.client)
         return dropped.next_clients
 

@@ -111,7 +111,7 @@ class Adaptive(ServerOptimizer):
     """FedAdam, FedYogi or FedAdagrad: theta += server_lr * m / (sqrt(v) + tau), without bias correction.
 
     m <- b1 m + (1 - b1) delta, and `rule` selects the formula of v. If |delta| is far larger than tau, the first step
-    is about server_lr in every coordinate.
+    is about server_lr in every coordinate with adam and yogi at the default betas, and (1 - b1) server_lr with adagrad.
 
     Attributes:
         rule: The formula of the second moment v: adam, yogi or adagrad.

@@ -17,8 +17,8 @@ LOST_TIME = 2.0
 class RealPaces(Stateful):
     """The measured time per FLOP of each client's last task, for runs on the wall clock.
 
-    The time includes waiting for a worker. For a lost task, the assumed time is LOST_TIME times the time until the
-    loss.
+    The time includes waiting for a worker. For a lost task, the assumed time is at least LOST_TIME times the time
+    until the loss, and not shorter than that of the client's task before.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seconds",)

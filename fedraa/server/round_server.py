@@ -81,7 +81,8 @@ class RoundServer(Stateful):
         "task_table",
         "_lr_steps",
         "_square",
-        "_lr",
+        "_first_lr",
+        "_lr_above",
         "_last_trained",
         "_coverage",
         "_trained",
@@ -211,7 +212,10 @@ class RoundServer(Stateful):
         change.run_joined()
         self._lr_steps += lr * update.steps
         self._square += change.squared
-        self._lr = lr
+        # Equal rates have exactly this mean, because only differences are averaged.
+        if not self.ledger.reported:
+            self._first_lr = lr
+        self._lr_above += lr - self._first_lr
         done = self.ledger.commit(task.id, loss=update.loss, duration=now - flight.left)
         self.task_table.commit(update, done, self._optimizer.server_lr * weight / self.ledger.weight_sum, now)
         return self._end_round_if_complete(done, now)
@@ -284,8 +288,9 @@ class RoundServer(Stateful):
         self._lr_steps: float = 0.0
         # Sum of the squared norms of the deltas.
         self._square: float = 0.0
-        # The mean learning rate of the last task that reported.
-        self._lr = 0.0
+        # The mean learning rate of the first task that reported, and the sum of how much the others are above it.
+        self._first_lr = 0.0
+        self._lr_above = 0.0
         # Snapshots of the model at the start of the round, by submodel. The key None is the whole model.
         self._snapshots: dict[Submodel | None, SharedBuffer] = {}
 
@@ -294,7 +299,8 @@ class RoundServer(Stateful):
         reported = self.ledger.reported
         protection = {}
         if reported or not self._aggregator.needs_reports:
-            self._move_model(RoundTotals(coverage, self._lr))
+            mean_lr = self._first_lr + self._lr_above / max(1, reported)
+            self._move_model(RoundTotals(coverage, mean_lr))
             if self._aggregator.unprotected is not None:
                 protection["unprotected"] = self._aggregator.unprotected
         trained = coverage if self._shared is None else self._trained.finish()

@@ -75,6 +75,30 @@ def test_failed_tasks_count_as_participations(
     assert "consistent" in fedraa.replay(history.directory)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_robust_buffer_does_not_wait_for_clients_without_tasks(
+    fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients 1 to 5 are done long before client 0. Then each update of client 0 is a step."""
+    train = Trainer.train
+
+    def fail_last(self: Trainer, task: Task, *data: Any) -> Update:
+        if fails and task.client == 1 and task.turn == 2:
+            raise RuntimeError("the battery is empty")
+        return train(self, task, *data)
+
+    monkeypatch.setattr(Trainer, "train", fail_last)
+    compute = tmp_path / "devices.csv"
+    compute.write_text("compute\n" + "1\n" + "100\n" * 5)
+    fields = SMALL | {"method": "fedbuff", "buffer_size": 6, "aggregator": "median", "updates": 500}
+    history = run(Experiment(**fields | {"compute": str(compute), "partition": "iid"}, out=tmp_path / "run"))
+    last = [line for line in history.lines() if line["kind"] == "commit"][-3:]
+    assert [line["client"] for line in last] == [0, 0, 0]
+    steps = history.summary["steps"]
+    assert [line["version"] for line in last] == [steps - 2, steps - 1, steps]
+    assert "consistent" in fedraa.replay(history.directory)
+
+
 def test_limit_above_the_tasks_of_a_run_changes_nothing(tmp_path: Path) -> None:
     fields = {**SMALL, "method": "fedavg", "rounds": 3}
     bounded = run(Experiment(**fields | {"max_participations": 4}, out=tmp_path / "bounded"))

@@ -1,6 +1,6 @@
 """Partitioners that divide samples at random and then change the training inputs of each client.
 
-Test samples stay the same.
+Test samples stay the same. Validation samples are taken from the changed training samples.
 """
 
 import math

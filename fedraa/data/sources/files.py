@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedraa.data.natural.folders import TEST_SHARE, hold_out_rows
 from fedraa.data.sources.federated_dataset import FederatedDataset
 from fedraa.data.sources.image_files import common_format, find_images
 from fedraa.data.sources.rows import ImageRows, NpyRows, Rows, open_array
@@ -23,8 +24,6 @@ from fedraa.errors import InputError, first_line
 from fedraa.numbers import format_count
 from fedraa.reading.table_file import is_unnamed, list_names
 from fedraa.rng import generator
-
-TEST_SHARE = 0.2
 
 
 def read_folder(path: str, size: int | None = None) -> FederatedDataset:
@@ -89,7 +88,8 @@ def read_csv(
         path: The file, with the delimiter `,`, `;`, tab or `|`. It may be compressed (`.gz`, `.bz2`, `.xz`).
         target: The column to predict. None means the column `label`, `target`, `y` or `class`.
         client: The column with the client of each row. None means the column `client`, if it exists.
-        test: A file with the test rows. None uses a fifth of the rows, which are the same in every run.
+        test: A file with the test rows. None uses a fifth of the rows, which are the same in every run. If there are
+            clients, it uses a fifth of the rows of each client, rounded down.
         classes: True if the target is a class, False if it is a number.
         drop: The columns to omit.
     """
@@ -106,7 +106,7 @@ def read_csv(
     target = find_target(path, [name for name in kept if not is_unnamed(name)], target, options)
     client = _client_column(names, kept, client, target)
     frame = drop_row_numbers(path, frames[0][kept], (target, client))
-    both, cut = _with_test_rows(path, test, [frame, *frames[1:]])
+    both, cut = _with_test_rows(path, test, client, [frame, *frames[1:]])
     table = Table(path, test, both, cut, target, client, options, decimal_comma=decimal_comma)
     owners: list[Any] = [None, None]
     if client:
@@ -150,12 +150,14 @@ def _client_column(names: Sequence[str], kept: Sequence[str], client: str | None
     return client
 
 
-def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple[Any, int]:
+def _with_test_rows(path: str, test: str | None, client: str | None, frames: Sequence[Any]) -> tuple[Any, int]:
     """Return one DataFrame of training rows and then test rows, and the number of training rows.
 
     Args:
         path: The file of the first DataFrame.
-        test: The file of the test rows. If it is None, a fifth of the rows of the first DataFrame become test rows.
+        test: The file of the test rows. If it is None, a fifth of the rows of the first DataFrame become test rows. If
+            there are clients, they are a fifth of the rows of each client, rounded down.
+        client: The column with the client of each row, or None.
         frames: The DataFrame of `path` and, if there is a file `test`, its DataFrame.
     """
     # Importing pandas is slow, and workers do not need it.
@@ -169,9 +171,15 @@ def _with_test_rows(path: str, test: str | None, frames: Sequence[Any]) -> tuple
         return pd.concat([frame, frames[1][frame.columns]]), len(frame)
     if len(frame) < 2:
         raise InputError(path, "it has one row", expected="rows to train on and rows to test on")
-    order = generator(0, "csv").permutation(len(frame))
-    cut = len(frame) - max(1, int(TEST_SHARE * len(frame)))
-    return frame.iloc[np.concatenate((np.sort(order[:cut]), np.sort(order[cut:])))], cut
+    if client is None:
+        held = np.zeros(len(frame), bool)
+        held[generator(0, "csv").permutation(len(frame))[-max(1, int(TEST_SHARE * len(frame))) :]] = True
+    else:
+        held = hold_out_rows(pd.factorize(frame[client])[0], "csv")
+        if not held.any():
+            hint = "give the test rows in a file of their own: csv('FILE', test='FILE')"
+            raise InputError(path, "each client has fewer than five rows, so none is left for tests", hint=hint)
+    return frame.iloc[np.concatenate((np.flatnonzero(~held), np.flatnonzero(held)))], int((~held).sum())
 
 
 def read_npy(path: str, classes: int | None = None) -> FederatedDataset:

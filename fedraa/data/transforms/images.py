@@ -91,7 +91,9 @@ class Normalize(Transform):
         if self.mean is not None:
             return self
         axes = [0, *range(2, x.ndim)]
-        values = x.double()
+        # With `allow_nan`, samples may have values that are not finite.
+        finite = torch.isfinite(x).flatten(1).all(1)
+        values = x[finite].double() if finite.any() else x.double()
         std = values.std(axes, correction=0)
         std[std == 0] = 1.0
         return Normalize(tuple(values.mean(axes).tolist()), tuple(std.tolist()))

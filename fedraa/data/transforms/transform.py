@@ -98,8 +98,16 @@ class Transforms:
         """Return the array x [n, ...] after all transforms."""
         if not self.parts:
             return x
-        rng = generator(self.seed, "transforms")
-        return np.ascontiguousarray(self._apply_parts(torch.from_numpy(np.require(x, None, ["C", "W"])), rng).numpy())
+        return np.ascontiguousarray(self.apply_fixed(torch.from_numpy(np.require(x, None, ["C", "W"]))).numpy())
+
+    def apply_fixed(self, x: Tensor) -> Tensor:
+        """Return the samples after all transforms. Each transform has a random generator that does not depend on x."""
+        for place, part in enumerate(self.parts):
+            x = part.apply(x, self._generator_of(place))
+        return x
+
+    def _generator_of(self, place: int) -> np.random.Generator:
+        return generator(self.seed, "transforms", place)
 
     def _apply_parts(self, x: Tensor, rng: np.random.Generator) -> Tensor:
         for part in self.parts:
@@ -115,10 +123,11 @@ class Transforms:
             problem = f"{transform_name(self.parts[0])} needs samples with one input, but these have {len(x)}"
             raise InputError("transforms", problem)
         fitted: list[Transform] = []
-        for part in self.fixed.parts:
+        for place, part in enumerate(self.fixed.parts):
             with convert_errors("transforms", getattr(part, "function", part)):
                 ready = part.fitted(torch.from_numpy(x))
-                x = _try_transform(ready, torch.from_numpy(x), self.seed).numpy()
+                _try_transform(ready, torch.from_numpy(x), self.seed)
+                x = ready.apply(torch.from_numpy(x), self._generator_of(place)).numpy()
             fitted.append(ready)
         for part in self.drawn.parts:
             with convert_errors("transforms", getattr(part, "function", part)):

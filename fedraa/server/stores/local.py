@@ -66,7 +66,7 @@ class Store(Protocol):
         """Discard the buffers of a failed task."""
 
     def leave(self, client: int) -> None:
-        """Remove a quarantined client from the rule's state."""
+        """Tell the rule that a client gets no more tasks."""
 
     def sent(self, tasks: Iterable[Task]) -> Mapping[int, Vector]:
         """Return the parameters that each task carries, by task number. Tasks with the same buffer share one array."""

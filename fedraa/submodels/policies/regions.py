@@ -50,8 +50,8 @@ class Arbitrary(SubmodelPolicy):
     Attributes:
         level: The level of the clients: L, S or MIX.
         parts: Number of regions.
-        uncovered_every: Once per this number of rounds, all clients train the same regions, and no client trains the
-            other regions. 0 turns this off.
+        uncovered_every: Once per this number of rounds, all clients that have the same number of regions train the same
+            ones, and no client trains the other regions, unless a client has all. 0 turns this off.
         regions: The form of the regions: hidden or units.
         redraw: False to draw the clients of level L only once per run. Only for level MIX.
         capacities: The fraction of the model for each client, instead of the level.

@@ -197,6 +197,19 @@ def test_csv_table_gives_clients_and_features(tmp_path: Path) -> None:
     assert dealt(named, "natural", 2).names == ("high", "low")
 
 
+def test_test_rows_of_a_table_are_a_fifth_of_the_rows_of_each_client(tmp_path: Path) -> None:
+    """All clients keep training rows, also those with a single row."""
+    owners = [*(f"shop{i}" for i in range(20)), *["large"] * 13]
+    path = tmp_path / "sales.csv"
+    path.write_text("\n".join(["price,label,client", *(f"{i},{i % 2},{owner}" for i, owner in enumerate(owners))]))
+    data = dealt(load_dataset(str(path), None), "natural", 21)
+    assert (len(data.dataset.y_train), len(data.dataset.y_test)) == (31, 2)
+    assert len(data.names) == 21
+    path.write_text("\n".join(["price,label,client", *(f"{i},{i % 2},shop{i % 8}" for i in range(32))]))
+    with refuses(str(path), "test="):
+        load_dataset(str(path), None)
+
+
 @pytest.mark.parametrize(("odd", "got"), [("inf", math.inf), ("what", "what")])
 def test_word_or_infinity_in_a_column_of_numbers_is_refused(odd: str, got: Any, tmp_path: Path) -> None:
     rows = [f"{odd if i == 9 else i},{i % 2},shop{i % 3}" for i in range(30)]

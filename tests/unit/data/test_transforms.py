@@ -12,6 +12,7 @@ from torch import Tensor
 import fedraa as fl
 from fedraa.data.transforms import make_transforms
 from fedraa.data.transforms.images import Crop, Flip, Normalize
+from fedraa.models.raw_input import RawInputModel
 from fedraa.rng import generator
 
 IMAGES = np.random.default_rng(0).standard_normal((6, 3, 8, 10)).astype(np.float32)
@@ -43,6 +44,41 @@ def test_normalize_gives_each_channel_mean_0_and_deviation_1() -> None:
     by_hand = (x - np.array([1, 2, 3]).reshape(3, 1, 1)) / np.array([4, 5, 6]).reshape(3, 1, 1)
     transforms = make_transforms(["normalize(mean=(1, 2, 3), std=(4, 5, 6))"], seed=0)
     np.testing.assert_allclose(transforms.fixed.all(x), by_hand, rtol=1e-6)
+
+
+def test_normalize_ignores_samples_that_are_not_finite() -> None:
+    x = IMAGES.copy()
+    x[2, 1, 0, 0], x[4, 0, 3, 3] = np.nan, np.inf
+    finite = Normalize().fitted(torch.from_numpy(IMAGES[[0, 1, 3, 5]]))
+    assert Normalize().fitted(torch.from_numpy(x)) == finite
+
+
+class Projection(fl.Transform):
+    """A fixed transform with random coefficients."""
+
+    random = False
+
+    def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        return x * torch.from_numpy(rng.standard_normal(x.shape[1:], np.float32))
+
+
+class Reader(fl.Transform):
+    """A fixed transform that draws a number, and does not use it."""
+
+    random = False
+
+    def apply(self, x: Tensor, rng: np.random.Generator) -> Tensor:
+        rng.integers(10)
+        return x.clone()
+
+
+def test_loaded_model_has_the_random_numbers_of_the_fixed_transforms() -> None:
+    """`normalize` is fitted to the projected samples. A transform does not change the random numbers of the next."""
+    transforms = make_transforms([Reader(), Projection(), "normalize"], seed=4).fitted(IMAGES)
+    inputs = transforms.fixed.all(IMAGES)
+    np.testing.assert_allclose(inputs.mean(axis=(0, 2, 3)), 0, atol=1e-6)
+    raw = RawInputModel(torch.nn.Identity(), None, transforms.fixed)
+    np.testing.assert_array_equal(raw(torch.from_numpy(IMAGES)).numpy(), inputs)
 
 
 def test_one_text_may_name_several_transforms_and_draws_differ_by_task() -> None:

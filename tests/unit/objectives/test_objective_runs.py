@@ -84,6 +84,20 @@ def test_next_token_model_learns(limit: dict[str, Any], tmp_path: Path) -> None:
     assert "consistent" in fl.replay(history.directory)
 
 
+class Below(fl.Regression):
+    """A loss that may be negative, as the log-likelihood of a density."""
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return super().losses(outputs, targets) - 100
+
+
+@pytest.mark.parametrize("limit", [{"method": "fedavg", "rounds": 3}, {"method": "fed-raa", "updates": 9}])
+def test_run_with_negative_losses_is_consistent(limit: dict[str, Any], tmp_path: Path) -> None:
+    history = run(tmp_path / "run", objective=Below(), **limit)
+    assert history.evals["loss"].max() < 0
+    assert "consistent" in fl.replay(history.directory)
+
+
 @pytest.mark.filterwarnings("ignore::fedraa.RunWarning")
 @pytest.mark.filterwarnings("error")
 def test_infinite_perplexity_is_logged_without_a_warning(tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_run_stats_of_a_log_are_its_totals() -> None:
     assert stats.end == EVENTS_OF_A_RUN[-1]
 
 
+def test_late_evaluation_does_not_move_the_step_and_the_time_back() -> None:
+    late = {"kind": "eval", "t": 1.0, "wall": 0.85, "step": 1, "accuracy": 0.5}
+    stats = stats_of([*EVENTS_OF_A_RUN[:-1], late])
+    assert (stats.step, stats.t, stats.wall) == (3, 3.5, 0.85)
+
+
 def test_run_stats_equal_the_summary_of_the_run(sample_runs: Path) -> None:
     directory = sample_runs / "fed-raa-ended"
     stats, summary = read_stats(directory), json.loads((directory / "summary.json").read_text())
