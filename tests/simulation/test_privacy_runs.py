@@ -94,6 +94,16 @@ def test_adaptive_rate_is_refused_and_the_constant_rate_is_accepted(fields: dict
     assert build_run(Experiment(**private | {"lr_schedule": "constant", "lr": 0.05})).privacy is not None
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [{"method": "fedgmr"}, {"method": "fednova-async", "buffer_size": 1, "override": {"update.reference_steps": 5}}],
+)
+def test_weights_by_samples_or_steps_are_refused(fields: dict[str, Any]) -> None:
+    """Such weights may exceed 1, and the noise is for weights of at most 1."""
+    with refuses("privacy", str(fields["method"])):
+        build_run(Experiment(**fields, lr_schedule="constant", lr=0.05, privacy="central(noise=1, clip=1)", updates=5))
+
+
 def test_batch_norm_is_refused() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
     fields = {name: value for name, value in SMALL.items() if name != "hidden"}
