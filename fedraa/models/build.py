@@ -244,7 +244,7 @@ def _hint_for_error(error: Exception, has_tokens: bool) -> str:
         )
     if "argument #1 'indices'" in str(error):
         return "an embedding takes integers; pass tokens as x.astype('int64')"
-    if "must have the same dtype" in str(error):
+    if "must have the same dtype" in str(error) and not has_tokens:
         return "make all parameters of the model float32, for example with model.float()"
     hint = "change the first layers of the model, or the shape of the samples"
     if has_tokens:
