@@ -43,8 +43,9 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
     """Return the region to which RA-Fed assigns each parameter: int8 [d], from 0 to `parts` - 1.
 
     Each region has an equal, contiguous block of the hidden units of every tensor. It has the biases and the incoming
-    weights of these units. Weights of the output layer are in the region of the hidden unit from which they come. A
-    tensor without hidden units is divided by rows, or by elements if it has too few rows.
+    weights of these units. If a unit has several rows, such as one per gate of an LSTM, all of them are in its region.
+    Weights of the output layer are in the region of the hidden unit from which they come. A tensor without hidden units
+    is divided by rows, or by elements if it has too few rows.
     """
     region = np.empty(traced.size, np.int8)
     for shape, (name, place) in zip(traced.shapes, traced.places.items(), strict=True):
@@ -52,14 +53,44 @@ def hidden_parts(traced: Traced, parts: int) -> np.ndarray:
         order = (1, 0) if isinstance(owner, nn.Embedding) else range(len(shape))
         dimensions = (*sorted(traced.units.get(name, ())), *order)
         dimension = next((d for d in dimensions if shape[d] >= parts), None)
-        grid = shape
         if dimension is None:
-            grid = (place.stop - place.start,)
-            dimension = 0
-        units = np.indices(grid, sparse=True)[dimension]
-        count = grid[dimension]
-        mine = units * parts // count
-        region[place] = np.broadcast_to(mine, grid).ravel()
+            length = place.stop - place.start
+            region[place] = np.arange(length) * parts // length
+            continue
+        units = traced.units.get(name, {}).get(dimension, np.full(shape[dimension], -1))
+        along = _divide_line(traced, units, parts)
+        region[place] = np.broadcast_to(along.reshape(-1, *(1,) * (len(shape) - dimension - 1)), shape).ravel()
+    return region
+
+
+def _divide_line(traced: Traced, units: np.ndarray, parts: int) -> np.ndarray:
+    """Return the region of each index along one dimension of a tensor.
+
+    The regions of a width group are equal blocks of its units. If it has fewer units than regions, each run of adjacent
+    indices of a unit is divided, and all runs of the unit are divided equally.
+
+    Args:
+        traced: The traced model.
+        units: The unit ID at each index, or -1. Indices with -1 are divided by their position.
+        parts: Number of regions.
+    """
+    index = np.arange(len(units))
+    region = index * parts // len(units)
+    # The ID before the first index is -2, which no index has.
+    starts = np.flatnonzero(np.diff(units, prepend=-2))
+    position_in_run = index - np.repeat(starts, np.diff(starts, append=len(units)))
+    first = 0
+    for group in traced.groups:
+        mine = np.flatnonzero((units >= first) & (units < first + group.size))
+        if len(mine):
+            place = units[mine] - first
+            places = group.size
+            if group.size < parts:
+                longest_run = position_in_run[mine].max() + 1
+                place = place * longest_run + position_in_run[mine]
+                places = group.size * longest_run
+            region[mine] = place * parts // places
+        first += group.size
     return region
 
 

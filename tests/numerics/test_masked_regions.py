@@ -6,6 +6,7 @@ import pytest
 import torch
 from policy_draws import CLIENTS, SEED, SIZE, draws, trained
 from refusals import refuses
+from torch import Tensor, nn
 
 from fedraa.models import build_model
 from fedraa.rng import generator
@@ -66,23 +67,52 @@ def test_large_clients_and_the_regions_of_a_gap_are_random(net: Traced) -> None:
     assert {sum(half) for half in halves} == {9}
 
 
+class Recurrent(nn.Module):
+    """An LSTM with an output layer that reads the last state."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, width, batch_first=True)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.lstm(x)[0][:, -1])
+        return out
+
+
+def gated(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 2 * width), nn.GLU(), nn.Linear(width, 10))
+
+
+def convolution() -> nn.Module:
+    """Return a convolution with 6 channels of 4 pixels each, and an output layer that reads every pixel."""
+    return nn.Sequential(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(24, 10))
+
+
 @pytest.mark.parametrize(
-    ("name", "example"),
+    ("model", "example", "expected"),
     [
-        ("mlp", torch.zeros(2, 64)),
-        ("cnn", torch.zeros(2, 1, 28, 28)),
-        ("fasttext", torch.zeros(2, 9, dtype=torch.int64)),
+        ("mlp", torch.zeros(2, 64), [0.25] * 4),
+        ("cnn", torch.zeros(2, 1, 28, 28), [0.25] * 4),
+        ("fasttext", torch.zeros(2, 9, dtype=torch.int64), [0.25] * 4),
+        (Recurrent(12), torch.zeros(2, 5, 3), [0.25] * 4),
+        (gated(16), torch.zeros(2, 5), [0.25] * 4),
+        # The regions have 2, 1, 2 and 1 of the 6 channels.
+        (convolution(), torch.zeros(2, 1, 2, 2), [1 / 3, 1 / 6, 1 / 3, 1 / 6]),
     ],
+    ids=["mlp", "cnn", "fasttext", "lstm", "glu", "six channels"],
 )
-def test_regions_are_a_partition_of_theta(name: str, example: torch.Tensor) -> None:
+def test_regions_are_a_partition_of_theta(model: str | nn.Module, example: Tensor, expected: list[float]) -> None:
     """L, S and MIX train 50, 25 and 37.5 % of theta at any depth. Every parameter is in exactly one region."""
-    hidden = (64, 64, 64, 64) if name == "mlp" else (200,)
-    traced = trace_module(build_model(name, example, 10, hidden=hidden, dropout=0.0, seed=0), example)
+    if isinstance(model, str):
+        hidden = (64, 64, 64, 64) if model == "mlp" else (200,)
+        model = build_model(model, example, 10, hidden=hidden, dropout=0.0, seed=0)
+    traced = trace_module(model, example)
     part = hidden_parts(traced, 4)
     shares = np.bincount(part, minlength=4) / traced.size
     assert len(part) == traced.size
     assert part.min() >= 0
-    assert shares == pytest.approx([0.25] * 4, abs=0.02)
+    assert shares == pytest.approx(expected, abs=0.02)
     names = [f"{each.rpartition('.')[0]}.weight" for each in traced.names if each.endswith("bias")]
     head = part[: traced.offsets[-1]][traced.offsets[-2] :].reshape(10, -1)
     # The weights of a hidden unit to all classes are in the region of the unit.
@@ -95,6 +125,81 @@ def test_regions_are_a_partition_of_theta(name: str, example: torch.Tensor) -> N
         weights = part[start : start + int(np.prod(traced.shapes[at]))].reshape(rows, -1)
         assert (weights == weights[:, :1]).all()
         np.testing.assert_array_equal(weights[:, 0], part[b : b + rows])
+
+
+# The regions of 6 units: unit u is in region 4 * u // 6.
+OF_SIX = [0, 0, 1, 2, 2, 3]
+
+
+def named_regions(model: nn.Module, example: Tensor, parts: int = 4) -> dict[str, npt.NDArray[np.int8]]:
+    """Return the region of each parameter by the name of its tensor, in the tensor's shape."""
+    traced = trace_module(model, example)
+    regions = hidden_parts(traced, parts)
+    return {
+        name: regions[place].reshape(shape)
+        for (name, place), shape in zip(traced.places.items(), traced.shapes, strict=True)
+    }
+
+
+def select_region(model: nn.Module, regions: dict[str, npt.NDArray[np.int8]], region: int) -> None:
+    """Set all parameters of the model outside of the region to 0."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(torch.from_numpy(regions[name] == region))
+
+
+def test_all_gates_of_a_unit_of_an_lstm_are_in_its_region() -> None:
+    """PyTorch stacks the gates: the rows of unit u are u, u + 6, u + 12 and u + 18."""
+    x = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(0))
+    regions = named_regions(Recurrent(6), x)
+    for name in ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"):
+        rows = regions[f"lstm.{name}"].reshape(24, -1)
+        np.testing.assert_array_equal(rows, np.repeat([OF_SIX * 4], rows.shape[1], axis=0).T)
+    np.testing.assert_array_equal(regions["head.weight"], [OF_SIX] * 10)
+    # Without one of its gates, the state of a unit would be 0.
+    for region in range(4):
+        model = Recurrent(6)
+        select_region(model, regions, region)
+        state = model.lstm(x)[0]
+        assert (state != 0).all(dim=(0, 1)).tolist() == [mine == region for mine in OF_SIX]
+        assert (state != 0).any(dim=(0, 1)).tolist() == [mine == region for mine in OF_SIX]
+
+
+def test_both_halves_of_a_gated_linear_unit_are_in_its_region() -> None:
+    """Row u of the first layer is the value of unit u, and row u + 6 is its gate."""
+    regions = named_regions(gated(6), torch.zeros(2, 5))
+    np.testing.assert_array_equal(regions["0.weight"], np.repeat([OF_SIX * 2], 5, axis=0).T)
+    np.testing.assert_array_equal(regions["0.bias"], OF_SIX * 2)
+    np.testing.assert_array_equal(regions["2.weight"], [OF_SIX] * 10)
+
+
+def test_all_pixels_of_a_channel_are_in_its_region() -> None:
+    regions = named_regions(convolution(), torch.zeros(2, 1, 2, 2))
+    np.testing.assert_array_equal(regions["0.bias"], OF_SIX)
+    np.testing.assert_array_equal(regions["3.weight"], [np.repeat(OF_SIX, 4)] * 10)
+    # Output 9 of 10 is in region 36 // 10.
+    np.testing.assert_array_equal(regions["3.bias"], [0, 0, 0, 1, 1, 2, 2, 2, 3, 3])
+
+
+@pytest.mark.parametrize(("parts", "of_rows"), [(2, [0, 0, 0, 0, 1, 1, 1, 1]), (4, [0, 0, 1, 1, 2, 2, 3, 3])])
+def test_queries_keys_and_values_of_a_head_are_divided_equally(parts: int, of_rows: list[int]) -> None:
+    """Each of the two heads has 4 rows for its queries, 4 for its keys and 4 for its values.
+
+    With four regions, a head is in two of them. The first two rows of its queries, keys and values are in one region.
+    """
+    model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    regions = named_regions(model, torch.randn(2, 5, 8), parts)
+    np.testing.assert_array_equal(regions["self_attn.in_proj_bias"], of_rows * 3)
+
+
+@pytest.mark.parametrize(("width", "of_channels"), [(6, [0, 0, 1, 2, 2, 3]), (8, [0, 0, 1, 1, 2, 2, 3, 3])])
+def test_channels_of_two_normalized_groups_are_divided_into_four_regions(width: int, of_channels: list[int]) -> None:
+    """A cut removes all channels that a GroupNorm normalizes together. A region may have some of these channels."""
+    norm = nn.GroupNorm(2, width)
+    model = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), norm, nn.ReLU(), nn.Flatten(), nn.Linear(4 * width, 10))
+    regions = named_regions(model, torch.randn(2, 1, 2, 2))
+    np.testing.assert_array_equal(regions["0.bias"], of_channels)
+    np.testing.assert_array_equal(regions["1.weight"], of_channels)
 
 
 def test_levels_train_their_shares(net: Traced) -> None:
