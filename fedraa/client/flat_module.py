@@ -50,9 +50,7 @@ class FlatModule:
         model = proxy(self)
         for parameter, piece in locate_parameters(module.to(weights.device).train()):
             parameter.data = weights[piece].view(parameter.shape)
-            if gradient is not None:
-                parameter.grad = gradient[piece].view(parameter.shape)
-            else:
+            if gradient is None:
                 # torch leaves this method untyped.
                 hook = parameter.register_post_accumulate_grad_hook
                 hook(lambda trained: model.hand_on(trained))  # type: ignore[no-untyped-call]
@@ -73,8 +71,9 @@ class FlatModule:
         return self._gradient
 
     def load(self, params: Vector) -> None:
-        """Copy the weights [k] into the module. `params` may be read-only."""
+        """Copy the weights [k] into the module. Delete the gradients of earlier tasks. `params` may be read-only."""
         self.weights.copy_(view_as_tensor(params))
+        self._delete_gradients()
 
     def forward(self, inputs: Any) -> Any:
         """Return the module's result for a batch [b, ...]: one tensor, or several."""
@@ -114,11 +113,13 @@ class FlatModule:
         """Compute the gradient of the loss and store it in the buffer `gradient`."""
         if is_large(len(self.weights), self.weights.device):
             self.gradient.zero_()
+            # A training loop on the module, such as a custom LocalAlgorithm, may have replaced the gradients.
+            for parameter, piece in self._pieces.items():
+                parameter.grad = self.gradient[piece].view(parameter.shape)
             # torch leaves Tensor.backward untyped.
             loss.backward()
             return
-        for parameter in self._pieces:
-            parameter.grad = None
+        self._delete_gradients()
         # torch leaves Tensor.backward untyped.
         loss.backward()
         # One call copies all gradients, because starting a copy on a GPU takes as long as copying a small parameter.
@@ -133,6 +134,8 @@ class FlatModule:
                 gradient as a vector. It may change the parameter, because the backward pass does not read the
                 parameter again.
         """
+        # A training loop on the module, such as a custom LocalAlgorithm, may have left gradients.
+        self._delete_gradients()
         self._waiting = dict(self._pieces)
         self._take = take
         # torch leaves Tensor.backward untyped.
@@ -143,11 +146,19 @@ class FlatModule:
         self._take = None
 
     def hand_on(self, parameter: nn.Parameter) -> None:
-        """Pass the gradient of a parameter to the `take` of `backward_by_piece`. Then delete the gradient."""
+        """Pass the gradient of a parameter to the `take` of `backward_by_piece`. Then delete the gradient.
+
+        In other backward passes, such as those of a custom LocalAlgorithm, the parameter keeps its gradient.
+        """
+        if self._take is None:
+            return
         assert parameter.grad is not None
-        assert self._take is not None
         self._take(self._waiting.pop(parameter), parameter.grad.view(-1))
         parameter.grad = None
+
+    def _delete_gradients(self) -> None:
+        for parameter in self._pieces:
+            parameter.grad = None
 
 
 class BatchedModule:
