@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from fedraa.aggregation.registry import AGGREGATOR
+from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.attacks.attack import AttackPlan
 from fedraa.attacks.backdoor import Backdoor
 from fedraa.callbacks.events import Limits, RunStart
@@ -261,7 +263,19 @@ class RunSpec:
     def update_bytes(self, clients: int) -> int:
         """Return the bytes of the state of the method's server update for this number of clients."""
         field = "async_rule" if self.method.asynchronous else "method.update"
-        return memory_of(field, self.method.update, self.params.size, clients)
+        return memory_of(field, self.method.update, self.params.size, self._count_rows(clients))
+
+    def _count_rows(self, clients: int) -> int:
+        """Return the number of clients, or the largest number of rows in a buffer if this is larger.
+
+        Krum, Multi-Krum and Bulyan have a row for each fragment of each client in the buffer.
+        """
+        if not self.method.asynchronous or self.method.aggregator is None:
+            return clients
+        aggregator = AGGREGATOR.resolve(self.method.aggregator)
+        if not isinstance(aggregator, RobustAggregator) or not aggregator.row_per_fragment:
+            return clients
+        return max(clients, min(clients, self.method.update.per_step) * len(self.submodels))
 
     @property
     def noise_bytes(self) -> int:

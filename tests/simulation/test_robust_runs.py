@@ -46,8 +46,9 @@ def test_killed_rounds_resume_and_replay(fields: dict[str, Any], tmp_path: Path)
         {"method": "fedbuff", "aggregator": "multi-krum(attackers=1)", "buffer_size": 5},
         {"method": "fadas", "aggregator": "centred-clipping", "buffer_size": 5},
         {"method": "fed-raa", "async_rule": "buffer(size=5, aggregator='median')"},
+        {"method": "fed-raa", "async_rule": "buffer(size=8)", "aggregator": "krum(attackers=1)", "fragments": 2},
     ],
-    ids=lambda fields: str(fields["method"]),
+    ids=lambda fields: f"{fields['method']}-{fields.get('aggregator')}",
 )
 def test_killed_buffers_resume_and_replay(fields: dict[str, Any], tmp_path: Path) -> None:
     check_resume({**SMALL, **fields, "updates": 6}, tmp_path, kill_at=23)

@@ -8,7 +8,7 @@ n clients, at most f attackers, n >= 2f + 3:
 Submodels:
     distance of two clients = ||.||^2 on their common coordinates * d / number of common coordinates
     without a common coordinate, the distance of two clients is infinite
-    with fixed fragments, the rule runs inside each fragment
+    with fixed fragments, the rule runs inside each fragment, on one mean delta of each client that trained the fragment
     for each coordinate, the selected deltas are averaged over the clients that trained it
     if too few clients trained a fragment or have common coordinates, the coordinate-wise median is used instead
 
@@ -49,6 +49,7 @@ class DistanceRule(RobustAggregator):
     attackers: Count = 1
 
     weighs: ClassVar[bool] = False
+    row_per_fragment: ClassVar[bool] = True
 
     @property
     def min_clients(self) -> int:

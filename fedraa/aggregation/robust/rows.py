@@ -6,7 +6,6 @@ A row [d] is the delta of one client, with NaN on the coordinates that the clien
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,56 +24,51 @@ MIN_MAJORITY = 3
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    """The rows that a robust aggregator combines, for n clients in ascending order.
+    """The rows that a robust aggregator combines, in ascending order of their fragments and clients.
 
     Attributes:
-        clients: The numbers of the clients [n].
+        clients: The client of each row [n].
         rows: n rows [d], with NaN on coordinates that the client did not train.
         weights: The weights of the clients [n]. A rule uses them only if its docstring mentions weights.
-        fragments: The fixed fragments that each client trained. A client with the whole model or a sampled submodel has
-            none.
+        fragments: The group of each row [n]. If the aggregator has `row_per_fragment`, the rows of a fixed fragment are
+            one group, and all other rows are another group. Otherwise all rows are one group.
     """
 
     clients: list[int]
     rows: list[Vector]
     weights: Numbers
-    fragments: list[list[int]]
+    fragments: list[int]
 
     def by_fragment(self) -> list[Rows]:
-        """Return one list of rows per fixed fragment: the deltas of the clients that trained the fragment.
-
-        The rows of a list have values only at the coordinates that all clients of the list trained, and NaN elsewhere.
-        Without fixed fragments, the result is one list with all rows.
-        """
-        numbers = sorted(set(chain.from_iterable(self.fragments)))
-        if not numbers:
-            return [self.rows]
-        parts: list[Rows] = []
-        for number in numbers:
-            rows = [row for row, trained in zip(self.rows, self.fragments, strict=True) if number in trained]
-            common = np.logical_and.reduce([~np.isnan(row) for row in rows])
-            parts.append([np.where(common, row, np.float32(np.nan)) for row in rows])
-        return parts
+        """Return one list of rows per fixed fragment. Without fixed fragments, the result is one list with all rows."""
+        groups: dict[int, list[Vector]] = {}
+        for row, fragment in zip(self.rows, self.fragments, strict=True):
+            groups.setdefault(fragment, []).append(row)
+        return list(groups.values())
 
 
 @dataclass
 class RobustAggregator(Aggregator):
     """An aggregator that compares the deltas of all clients. A subclass defines `combine`.
 
-    Each client has one row, the mean of its updates in the round or buffer.
+    Each client has one row, the mean of its updates in the round or buffer. If `row_per_fragment` is set, each client
+    has one row for each fixed fragment that it trained: the mean of its updates of this fragment.
 
     Attributes:
         buffers: True if the rule also works on the buffer of an asynchronous server.
+        row_per_fragment: True if the updates of a client are averaged separately for each fixed fragment.
         unprotected: Number of coordinates that too few clients trained in the last round or buffer. These coordinates
             keep their values or get the median.
         sent: Number of coordinates that clients can send. Personal layers are never sent.
     """
 
     buffers: ClassVar[bool] = True
-    state_fields: ClassVar[tuple[str, ...]] = ("_rows", "_counts", "_weights", "_fragments")
+    row_per_fragment: ClassVar[bool] = False
+    state_fields: ClassVar[tuple[str, ...]] = ("_rows", "_counts", "_weights")
 
     def start(self, size: int, clients: int) -> None:
         self._size = size
+        self._clients = clients
         self.sent = size
         self.unprotected = 0
         self._clear()
@@ -83,12 +77,12 @@ class RobustAggregator(Aggregator):
         self.sent = run.sent or self._size
 
     def _clear(self) -> None:
+        # The rows [d]. `_row_number` returns the key of a row.
         self._rows: dict[int, Vector] = {}
-        # For each client with several updates: the number of updates that trained each coordinate [d].
+        # For each row of several updates: the number of updates that trained each coordinate [d].
         self._counts: dict[int, Vector] = {}
         # The weights of each client's updates.
         self._weights: dict[int, list[float]] = {}
-        self._fragments: dict[int, list[int]] = {}
 
     @property
     def min_clients(self) -> int:
@@ -102,29 +96,35 @@ class RobustAggregator(Aggregator):
     @property
     def voters(self) -> int:
         """The number of clients that have sent a delta in this round or buffer."""
-        return len(self._rows)
+        return len(self._weights)
 
     def add(self, contribution: ClientDelta) -> None:
-        client = contribution.client
+        number = self._row_number(contribution)
         row = np.full(self._size, np.nan, np.float32)
         row[contribution.where] = contribution.delta
-        if client in self._rows:
-            row = self._mean_with_earlier(client, row)
-        self._rows[client] = row
-        self._weights.setdefault(client, []).append(contribution.weight)
-        trained = self._fragments.setdefault(client, [])
-        if contribution.fragment is not None and contribution.fragment not in trained:
-            trained.append(contribution.fragment)
+        if number in self._rows:
+            row = self._mean_with_earlier(number, row)
+        self._rows[number] = row
+        self._weights.setdefault(contribution.client, []).append(contribution.weight)
 
-    def _mean_with_earlier(self, client: int, row: Vector) -> Vector:
-        """Return the mean [d] of a client's new row and its earlier rows in this buffer.
+    def _row_number(self, contribution: ClientDelta) -> int:
+        """Return the number of the row to which a delta belongs.
+
+        It is the number of the client, plus (fragment + 1) * (number of clients) if each fragment has its own rows.
+        """
+        if not self.row_per_fragment or contribution.fragment is None:
+            return contribution.client
+        return contribution.client + (contribution.fragment + 1) * self._clients
+
+    def _mean_with_earlier(self, number: int, row: Vector) -> Vector:
+        """Return the mean [d] of a new row and the earlier rows with the same number in this buffer.
 
         Each coordinate is averaged over the rows in which it is not NaN. If it is NaN in all rows, it stays NaN.
         """
-        earlier = self._rows[client]
-        if client not in self._counts:
-            self._counts[client] = (~np.isnan(earlier)).astype(np.float32)
-        count = self._counts[client]
+        earlier = self._rows[number]
+        if number not in self._counts:
+            self._counts[number] = (~np.isnan(earlier)).astype(np.float32)
+        count = self._counts[number]
         trained = ~np.isnan(row)
         count[trained] += 1
         start = np.nan_to_num(earlier[trained], nan=0.0)
@@ -137,10 +137,11 @@ class RobustAggregator(Aggregator):
 
     def take_result(self) -> tuple[Vector, Mask]:
         """Return the combined delta [d] and the mask [d] of coordinates to change. Remove all rows."""
-        clients = sorted(self._rows)
+        numbers = sorted(self._rows)
+        clients = [number % self._clients for number in numbers]
         weights = np.array([float(np.mean(self._weights[client])) for client in clients])
-        rows = [self._rows[client] for client in clients]
-        votes = Votes(clients, rows, weights, [self._fragments[client] for client in clients])
+        rows = [self._rows[number] for number in numbers]
+        votes = Votes(clients, rows, weights, [number // self._clients for number in numbers])
         self.unprotected = 0
         delta = self.combine(votes).astype(np.float32)
         moved = ~np.isnan(delta)
@@ -154,7 +155,8 @@ class RobustAggregator(Aggregator):
         """Return the combined delta [d], with NaN on the coordinates that keep their values."""
 
     def memory(self, size: int, clients: int) -> int:
-        # Bytes per coordinate: 4 for each client's row, 4 for its counts, and 24 for the result and the masks.
+        # Bytes per coordinate: 4 for each row, 4 for its counts, and 24 for the result and the masks. If clients have
+        # several rows, the caller gives the number of rows as `clients`.
         return size * (8 * clients + 24)
 
 

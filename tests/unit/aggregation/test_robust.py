@@ -154,6 +154,109 @@ def test_krum_runs_inside_each_fixed_fragment() -> None:
     np.testing.assert_allclose(result, (1.03333333, 1.0, 1.03333333, 1.0), rtol=2e-6)
 
 
+# Fragment 0 has the coordinates 0, 1 and 4, and fragment 1 has the coordinates 2, 3 and 4.
+FRAGMENTS = [[0, 1, 4], [2, 3, 4]]
+
+
+def average_selected(values: np.ndarray, attackers: int, selected: int) -> np.ndarray:
+    """Return the mean of the `selected` rows [n, k] with the smallest scores of Krum."""
+    n = len(values)
+    scores = []
+    for i in range(n):
+        distances = sorted(float(((values[i] - values[j]) ** 2).sum()) for j in range(n) if j != i)
+        scores.append(sum(distances[: n - attackers - 2]))
+    best = sorted(range(n), key=lambda i: (scores[i], i))[:selected]
+    return np.asarray(values[best].mean(axis=0))
+
+
+def draw_updates(second: range) -> list[tuple[int, int, tuple[float, ...]]]:
+    """Return (client, fragment, row) of updates. All eight clients train fragment 0, and `second` also fragment 1.
+
+    Client 0 trains fragment 0 twice. Clients 5 and 6 attack.
+    """
+    rng = np.random.default_rng(2)
+    updates = []
+    pairs = [(client, 0) for client in range(8)] + [(client, 1) for client in second] + [(0, 0)]
+    for client, fragment in pairs:
+        row = np.full(5, N)
+        row[FRAGMENTS[fragment]] = rng.normal(size=3) + 50.0 * (client in (5, 6))
+        updates.append((client, fragment, tuple(row.tolist())))
+    return updates
+
+
+def merged(updates: list[tuple[int, int, tuple[float, ...]]], fragment: int) -> np.ndarray:
+    """Return the mean update of each client that trained the fragment, on the coordinates of the fragment."""
+    clients = sorted({client for client, trained, _ in updates if trained == fragment})
+    rows = []
+    for client in clients:
+        own = [row for sender, trained, row in updates if (sender, trained) == (client, fragment)]
+        rows.append(np.mean(own, axis=0)[FRAGMENTS[fragment]])
+    return np.array(rows)
+
+
+def add_updates(aggregator: RobustAggregator, updates: list[tuple[int, int, tuple[float, ...]]]) -> None:
+    clients, fragments, rows = map(list, zip(*updates, strict=True))
+    add_rows(aggregator, rows, clients=clients, fragments=fragments)
+
+
+@pytest.mark.parametrize(("text", "selected"), [("krum(attackers=2)", 1), ("multi-krum(attackers=2)", 6)])
+@pytest.mark.parametrize("second", [range(5, 8), range(8)], ids=["few", "all"])
+def test_krum_of_clients_that_sent_two_fragments_runs_on_each_fragment(text: str, selected: int, second: range) -> None:
+    updates = draw_updates(second)
+    aggregator = bound(text, 5)
+    add_updates(aggregator, updates)
+    assert aggregator.voters == 8
+    delta, _ = aggregator.take_result()
+    first = average_selected(merged(updates, 0), 2, selected)
+    other, unprotected = average_selected(merged(updates, 1), 2, selected), 0
+    if len(second) == 3:
+        # Three clients are too few for Krum with two attackers.
+        other, unprotected = np.median(merged(updates, 1), axis=0), 3
+    expected = [first[0], first[1], other[0], other[1], (first[2] + other[2]) / 2]
+    np.testing.assert_allclose(delta, expected, rtol=1e-5)
+    assert aggregator.unprotected == unprotected
+
+
+def test_bulyan_of_clients_that_sent_two_fragments_runs_on_each_fragment() -> None:
+    updates = draw_updates(range(8))
+    aggregator = bound("bulyan", 5)
+    add_updates(aggregator, updates)
+    delta, _ = aggregator.take_result()
+    first, other = (combine("bulyan", [tuple(row) for row in merged(updates, j).tolist()]) for j in (0, 1))
+    expected = [first[0], first[1], other[0], other[1], (first[2] + other[2]) / 2]
+    np.testing.assert_allclose(delta, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "text", ["median", "trimmed-mean", "norm-bound", "geometric-median", "centred-clipping", "median(min_coverage=1)"]
+)
+def test_other_rules_have_one_row_for_all_fragments_of_a_client(text: str) -> None:
+    updates = draw_updates(range(2, 8))
+    aggregator = bound(text, 5)
+    add_updates(aggregator, updates)
+    delta, _ = aggregator.take_result()
+    rows = np.full((8, 5), N)
+    for client in range(8):
+        values = np.array([row for sender, _, row in updates if sender == client])
+        counts = (~np.isnan(values)).sum(axis=0)
+        np.divide(np.nansum(values, axis=0), counts, out=rows[client], where=counts > 0)
+    expected = combine(text, [tuple(row) for row in rows.tolist()])
+    np.testing.assert_allclose(delta, expected, rtol=1e-5)
+    if text == "median":
+        np.testing.assert_allclose(delta, np.nanmedian(rows, axis=0), rtol=1e-5)
+
+
+def test_saved_rows_of_two_fragments_continue_with_the_same_bits() -> None:
+    updates = draw_updates(range(8))
+    aggregator, again = bound("krum(attackers=2)", 5), bound("krum(attackers=2)", 5)
+    add_updates(aggregator, updates[:-2])
+    again.restore(save_state(aggregator))
+    for one in (aggregator, again):
+        add_updates(one, updates[-2:])
+    assert again.voters == 8
+    assert again.take_result()[0].tobytes() == aggregator.take_result()[0].tobytes()
+
+
 def test_a_coordinate_of_two_fragments_with_too_few_clients_is_counted_once() -> None:
     aggregator = bound("krum", 3)
     rows = [(1.0, N, 5.0), (2.0, N, 6.0), (3.0, N, 7.0), (N, 1.0, 1.0), (N, 2.0, 2.0), (N, 3.0, 3.0)]

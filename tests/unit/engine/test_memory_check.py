@@ -29,6 +29,17 @@ def test_the_memory_of_ram_fed_is_one_model_per_client() -> None:
     assert Need.of(spec).server == 4 * d * (100 + 3) + 3 * 4 * d
 
 
+@pytest.mark.parametrize(
+    ("aggregator", "clients", "rows"),
+    [("median", 8, 8), ("krum(attackers=2)", 8, 8 * 3), ("krum(attackers=2)", 20, 8 * 3), ("krum", 100, 100)],
+)
+def test_memory_of_krum_has_a_row_for_each_fragment_of_a_client(aggregator: str, clients: int, rows: int) -> None:
+    """A row and its counts need 8 bytes per parameter, the results of the aggregator 24, and the buffer 9."""
+    rule = {"async_rule": "buffer(size=8)", "aggregator": aggregator}
+    spec = build_run(Experiment(method="fed-raa", fragments=3, clients=clients, **rule))
+    assert spec.update_bytes(clients) == spec.params.size * (8 * rows + 24 + 9)
+
+
 def test_ram_fed_with_too_many_clients_names_the_number_that_fits() -> None:
     spec = build_run(Experiment(method="ram-fed", clients=100, workers=1))
     need = Need.of(spec)
