@@ -75,7 +75,8 @@ class LocalRun(Protocol):
     ) -> None:
         """Take one step of the local optimizer on a minibatch.
 
-        If the minibatch is from the stream "" of `minibatches`, its loss is added to the training loss of the task.
+        If the minibatch is from the stream "" of `minibatches`, its loss is added to the training loss of the task. The
+        labels identify the minibatch. Changed labels belong to the minibatch that was yielded last.
 
         Args:
             inputs: The inputs of the minibatch.

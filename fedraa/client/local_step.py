@@ -81,8 +81,8 @@ class StepComponents:
 class LocalStep:
     """The local steps of one task. The docstring of LocalTraining lists the parts of a step in order.
 
-    With a BatchedModule, `task` stands for several tasks. Buffers are then [rows, k], and losses [rows], with one row
-    per task.
+    With a BatchedModule, `task` stands for several tasks. Buffers are then [rows, k], and losses [rows]. The next step
+    has the learning rate `rate(position)`. Each step adds 1 to `position`, and a caller may set it before a step.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class LocalStep:
         self._lr = task.lr
         self._bf16 = bf16
         self._factor = local_factor(local.lr_schedule, steps)
-        self._steps_taken = 0
+        self.position = 0
         self._penalty: Penalty | None = None
         self._compressor = components.compressor
         self._mask = None if task.mask is None else tensor(task.mask).to(torch.float32)
@@ -173,7 +173,7 @@ class LocalStep:
         again._anchor = received
         again._transforms = again._begin_transforms({})
         again._kept = {}
-        again._steps_taken = 0
+        again.position = 0
         again.start_optimizer()
         return again
 
@@ -206,7 +206,7 @@ class LocalStep:
         if self._anchor is self.model.weights:
             self._anchor = self.received_buffer(self.task.params)
         self._transforms.insert(0, transform)
-        if self.embeddings and not self._steps_taken:
+        if self.embeddings and not self.position:
             # The transform may give unused tokens a gradient.
             self.embeddings = []
             self.start_optimizer()
@@ -280,8 +280,8 @@ class LocalStep:
             penalty: A function without arguments that returns a term of the loss. It is called after each forward pass.
         """
         self._penalty = penalty
-        self._rate = self.rate(self._steps_taken)
-        self._steps_taken += 1
+        self._rate = self.rate(self.position)
+        self.position += 1
         self._optimizer.begin_step()
         if self.adversary is not None:
             self.adversary.ascend_loss(self.loss(self.adversary.perturb_inputs(inputs), labels) * len(labels))

@@ -1,12 +1,13 @@
 """The task that a LocalAlgorithm trains: its steps, minibatches and kept values."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from fedraa.client.flat_module import FlatModule
 from fedraa.client.gradient_transforms import GradientTransform
@@ -50,9 +51,12 @@ class TaskRun:
         self.steps = 0
         self.halfway: HalfwayCosine | None = None
         self.before_steps = self.weights[:0]
-        self._step = local_step
+        self._step = self._shared_step = local_step
         self._minibatches = minibatches
-        self._counts = False
+        # The number of each minibatch in the stream "", by its labels. It is None for minibatches of other streams. The
+        # keys are compared by identity, and do not keep labels in memory.
+        self._numbers: MutableMapping[Tensor, int | None] = WeakIdKeyDictionary()
+        self._latest: int | None = None
         self._personal = personal
         self.reply: dict[str, Tensor] = {}
         self.state: dict[str, Tensor] = {}
@@ -92,16 +96,24 @@ class TaskRun:
 
     def minibatches(self, stream: str = "", epochs: int | None = None) -> Iterator[tuple[Any, Tensor]]:
         for batch in self._minibatches(stream, epochs):
-            self._counts = stream == ""
-            if self._counts:
+            number = None
+            if stream == "":
                 if self.halfway is not None:
                     self.halfway.record(self.steps, self.weights)
                     if self.steps == 0:
                         self.before_steps = self.weights.clone()
+                number = self.steps
                 self.steps += 1
+            self._latest = number
+            self._numbers[batch[1]] = number
             yield batch
 
     def step(self, inputs: Any, labels: Tensor, only: Tensor | None = None, penalty: Penalty | None = None) -> None:
+        # If an algorithm changed the labels, they belong to the minibatch that was yielded last.
+        number = self._numbers.get(labels, self._latest)
+        if self._step is self._shared_step:
+            # A minibatch of another stream has the learning rate of the latest local step, which `lr` returns.
+            self._step.position = max(0, self.steps - 1) if number is None else number
         if only is None:
             loss = self._step.step(inputs, labels, penalty)
         else:
@@ -109,7 +121,7 @@ class TaskRun:
             with self._step.limit_to(only):
                 loss = self._step.step(inputs, labels, penalty)
             self.weights.copy_(torch.where(only, self.weights, before))
-        if self._counts:
+        if number is not None:
             self.record_loss(loss)
 
     def gradient(self, inputs: Any, labels: Tensor) -> tuple[Tensor, Tensor]:
