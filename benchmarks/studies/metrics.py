@@ -134,16 +134,52 @@ def value_at_accuracy(evaluations: pd.DataFrame, column: str, accuracy: float) -
 def read_evaluations(history: History) -> pd.DataFrame:
     """Return a row per evaluation: step, t, accuracy, and the bytes and FLOPs used until then.
 
-    The bytes include both directions.
+    The bytes include both directions. Evaluations run in parallel with training, so an `eval` line can be in the log
+    after tasks of later steps. These tasks do not count.
     """
+    every = history.config["resolved"]["eval_every"]
     rows = []
     stats = RunStats()
+    spent = _SpentByStep()
     for event in read_events(history.directory):
+        now = (stats.bytes_down + stats.bytes_up, stats.flops)
+        spent.add(event, now)
         stats.add(event)
         if event["kind"] == "eval":
-            sent = stats.bytes_down + stats.bytes_up
-            rows.append((event["step"], event["t"], event["accuracy"], sent, stats.flops))
+            # An evaluation of another step is made only because the run ended. It is never late.
+            used = spent.before(event["step"], now) if event["step"] % every == 0 else now
+            rows.append((event["step"], event["t"], event["accuracy"], *used))
     return pd.DataFrame(rows, columns=["step", "t", "accuracy", "bytes", "flops"]).astype(float)
+
+
+class _SpentByStep:
+    """The bytes and FLOPs of a run before each server step."""
+
+    def __init__(self) -> None:
+        # The totals before the first task of each step was sent, and before the step's first update was applied.
+        self._spent: list[tuple[int, float]] = []
+        # The step at which each task in flight was sent.
+        self._sent_at: dict[int, int] = {}
+
+    def add(self, event: Mapping[str, Any], spent: tuple[int, float]) -> None:
+        """Add an event. `spent` has the bytes and FLOPs of all earlier events."""
+        step = -1
+        match event["kind"]:
+            case "dispatch":
+                step = event["step"]
+                self._sent_at[event["task"]] = step
+            case "commit":
+                step = self._sent_at.pop(event["task"]) + event["staleness_total"]
+            case "drop" | "lost":
+                del self._sent_at[event["task"]]
+        missing = step + 1 - len(self._spent)
+        self._spent.extend([spent] * missing)
+
+    def before(self, step: int, now: tuple[int, float]) -> tuple[int, float]:
+        """Return the bytes and FLOPs of all events before a step. They are `now` if the step has no events yet."""
+        if step < len(self._spent):
+            return self._spent[step]
+        return now
 
 
 def _staleness_quantile(history: History, share: float) -> float:
