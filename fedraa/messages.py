@@ -114,6 +114,7 @@ class Task:
         first: The number of the task's first minibatch, counted over all tasks of the client.
         asks: The names of buffers that the update must contain besides the parameters.
         cut_at: The number of local steps after which a deadline stops the client; None for no cut.
+        by_size: `Assignment.by_size` of the task's assignment.
     """
 
     id: int
@@ -134,6 +135,17 @@ class Task:
     asks: tuple[str, ...] = ()
     cut_at: int | None = None
     keeps_rest: bool = False
+    by_size: bool = False
+
+    @property
+    def size_class(self) -> int:
+        """The class of tasks whose losses, durations and norms can be compared.
+
+        It is the number of parameters of a sampled dense submodel, and the fragment or the label of other tasks.
+        """
+        if self.by_size:
+            return self.size
+        return self.fragment
 
     @property
     def size(self) -> int:

@@ -327,7 +327,7 @@ class FaultOptions(Section):
     """Number of server updates or rounds between two checkpoints (default: a checkpoint about every 10 s)."""
     max_update_norm: Positive | Literal["auto"] | None = None
     """Largest Euclidean norm of an update, above which it is dropped; auto is 20 times the median norm of the
-    fragment's last 50 updates (default: no limit)."""
+    last 50 updates of the same fragment, or of sampled submodels of the same size (default: no limit)."""
     client_retries: NonNegativeInt = 1
     """Number of retries after a failed task of a client; if all fail, it is quarantined: it gets no more tasks."""
     on_bad_client: Literal["skip", "stop"] = "skip"

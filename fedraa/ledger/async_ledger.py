@@ -104,6 +104,7 @@ class AsyncLedger(TaskLedger):
         loss: float,
         new_version: bool,
         keep_task: bool,
+        size_class: int | None = None,
         duration: float = 0.0,
         now: float = 0.0,
     ) -> Committed:
@@ -114,6 +115,7 @@ class AsyncLedger(TaskLedger):
             loss: Mean training loss of the task.
             new_version: True if the model has a new version.
             keep_task: True if the client trains the buffer of the task again.
+            size_class: `Task.size_class` of the task; None for its fragment.
             duration: Time since the task was sent.
             now: Time on the run's clock.
         """
@@ -128,9 +130,9 @@ class AsyncLedger(TaskLedger):
             self.stats.counts[index] += 1
             self.step += 1
         if self.selector is not None:
-            self.selector.record_update(
-                dispatch.client, dispatch.fragment, loss=loss, duration=duration, step=self.step
-            )
+            if size_class is None:
+                size_class = dispatch.fragment
+            self.selector.record_update(dispatch.client, size_class, loss=loss, duration=duration, step=self.step)
         return Committed(dispatch, int(self.stats.counts[index]), staleness, self._next_clients(dispatch, now))
 
     def drop(self, task: int, now: float = 0.0) -> Dropped:

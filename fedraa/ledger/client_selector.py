@@ -103,10 +103,10 @@ class ClientSelector:
         rng = generator(self._seed, "selection", task)
         return self._choose(1, rng, step=step, now=now, excluded=excluded, exactly=True)
 
-    def record_update(self, client: int, label: int, *, loss: float, duration: float, step: int) -> None:
+    def record_update(self, client: int, size_class: int, *, loss: float, duration: float, step: int) -> None:
         """Record an update of a client. `ClientStats.record_update` documents the arguments."""
         if self.stats is not None:
-            self.stats.record_update(client, label, loss=loss, duration=duration, step=step)
+            self.stats.record_update(client, size_class, loss=loss, duration=duration, step=step)
 
     def record_lost(self, client: int, elapsed: float) -> None:
         """Record a task of a client that was lost `elapsed` units of time after its dispatch."""

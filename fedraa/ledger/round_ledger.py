@@ -81,16 +81,19 @@ class RoundLedger(TaskLedger):
         self.stats.counts[self.index(fragment)] += 1
         return dispatch
 
-    def commit(self, task: int, *, loss: float, duration: float = 0.0) -> Committed:
+    def commit(self, task: int, *, loss: float, size_class: int | None = None, duration: float = 0.0) -> Committed:
         """Count the update of a client.
 
         Args:
             task: A task in flight.
             loss: Mean training loss of the task.
+            size_class: `Task.size_class` of the task; None for its fragment.
             duration: Time since the task was sent.
         """
         dispatch = self._finish_task(task)
-        self.selector.record_update(dispatch.client, dispatch.fragment, loss=loss, duration=duration, step=self.step)
+        if size_class is None:
+            size_class = dispatch.fragment
+        self.selector.record_update(dispatch.client, size_class, loss=loss, duration=duration, step=self.step)
         self.stats.losses[self.index(dispatch.fragment)] = loss
         self._reported.append(dispatch.fragment)
         self._missing -= 1

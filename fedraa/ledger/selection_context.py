@@ -36,7 +36,8 @@ class SelectionContext:
     """The state of the server when it chooses clients.
 
     Arrays are read-only and, except `candidates`, have one entry per client [N]. If clients train different submodels,
-    a client's loss and duration are divided by the running means for the submodel that this client trained last.
+    a client's loss and duration are divided by the running means for submodels like the one that it trained last: the
+    same fragment, or a sampled submodel of the same size.
 
     Attributes:
         candidates: Clients that can be chosen, ascending: neither training nor quarantined.
@@ -66,32 +67,32 @@ class SelectionContext:
 
 @dataclass(eq=False)
 class RunningMeans(Stateful):
-    """The running mean of a value for each submodel."""
+    """The running mean of a value for each class of submodels (`Task.size_class`)."""
 
     means: dict[int, float] = field(default_factory=dict)
 
     state_fields: ClassVar[tuple[str, ...]] = ("means",)
 
-    def add(self, label: int, value: float) -> None:
-        """Add a value of the submodel `label`."""
-        mean = self.means.get(label, value)
-        self.means[label] = mean + RUNNING_MEAN_WEIGHT * (value - mean)
+    def add(self, size_class: int, value: float) -> None:
+        """Add a value of a submodel of this class."""
+        mean = self.means.get(size_class, value)
+        self.means[size_class] = mean + RUNNING_MEAN_WEIGHT * (value - mean)
 
-    def divide(self, values: Floats, labels: Ints) -> Floats:
-        """Return the values [N], divided by the running means of their submodels.
+    def divide(self, values: Floats, classes: Ints) -> Floats:
+        """Return the values [N], divided by the running means of their classes.
 
-        With only one submodel the values stay unchanged. A value without a submodel is divided by the mean of
-        the running means.
+        With only one class the values stay unchanged. A value without a class is divided by the mean of the running
+        means.
 
         Args:
             values: The values [N].
-            labels: The submodel of each value [N], -1 for a value without a submodel.
+            classes: The class of each value [N], -1 for a value without a class.
         """
         if len(self.means) < 2:
             return values.copy()
         divisors = np.full(len(values), np.mean(list(self.means.values())))
-        for label, mean in self.means.items():
-            divisors[labels == label] = mean
+        for size_class, mean in self.means.items():
+            divisors[classes == size_class] = mean
         return values / np.where(divisors > 0, divisors, 1.0)
 
 
@@ -103,7 +104,7 @@ class ClientStats(Stateful):
         "durations",
         "participations",
         "last_steps",
-        "labels",
+        "size_classes",
         "mean_losses",
         "mean_durations",
     )
@@ -115,17 +116,17 @@ class ClientStats(Stateful):
         self.durations = facts.durations.copy()
         self.participations = np.zeros(clients, np.int64)
         self.last_steps = np.full(clients, -1)
-        self.labels = np.full(clients, -1)
-        """The submodel of each client's last update, -1 before the first one."""
+        self.size_classes = np.full(clients, -1)
+        """The class of the submodel of each client's last update, -1 before the first one."""
         self.mean_losses = RunningMeans()
         self.mean_durations = RunningMeans()
 
-    def record_update(self, client: int, label: int, *, loss: float, duration: float, step: int) -> None:
+    def record_update(self, client: int, size_class: int, *, loss: float, duration: float, step: int) -> None:
         """Record an update of a client.
 
         Args:
             client: The client.
-            label: The submodel that it trained.
+            size_class: The class of the submodel that it trained (`Task.size_class`).
             loss: Mean training loss of the task.
             duration: Time from the dispatch of the task to its update.
             step: The server step at which the update arrived.
@@ -134,9 +135,9 @@ class ClientStats(Stateful):
         self.durations[client] = duration
         self.participations[client] += 1
         self.last_steps[client] = step
-        self.labels[client] = label
-        self.mean_losses.add(label, loss)
-        self.mean_durations.add(label, duration)
+        self.size_classes[client] = size_class
+        self.mean_losses.add(size_class, loss)
+        self.mean_durations.add(size_class, duration)
 
     def record_lost(self, client: int, elapsed: float) -> None:
         """Record a lost task. It would have taken longer than `elapsed`."""
@@ -147,8 +148,8 @@ class ClientStats(Stateful):
         arrays = {
             "candidates": candidates,
             "samples": self.facts.samples.view(),
-            "losses": self.mean_losses.divide(self.losses, self.labels),
-            "durations": self.mean_durations.divide(self.durations, self.labels),
+            "losses": self.mean_losses.divide(self.losses, self.size_classes),
+            "durations": self.mean_durations.divide(self.durations, self.size_classes),
             "participations": self.participations.view(),
             "last_steps": self.last_steps.view(),
         }

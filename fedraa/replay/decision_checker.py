@@ -146,6 +146,7 @@ class AsyncChecker(Checker[AsyncLedger]):
         result = self._apply_rule(line, task.decision, loss)
         done = self.ledger.commit(
             task.decision.task,
+            size_class=task.size_class,
             loss=loss,
             new_version=result.new_version,
             keep_task=result.keep_task,
@@ -233,7 +234,9 @@ class RoundChecker(Checker[RoundLedger]):
         duration = self.clock.now - task.started
         if self._paces is not None and task.costs is not None:
             self._paces.record_update(decision.client, task.costs.flops, duration)
-        done = self.ledger.commit(decision.task, loss=line.number_of("train_loss"), duration=duration)
+        done = self.ledger.commit(
+            decision.task, size_class=task.size_class, loss=line.number_of("train_loss"), duration=duration
+        )
         weight = None
         if self._server_lr is not None:
             weight = self._server_lr * self.ledger.weight(decision.client) / self.ledger.weight_sum

@@ -19,6 +19,7 @@ class LoggedTask:
     Attributes:
         costs: The costs that the replay computed; None if they cannot be computed.
         logged_cost: The cost in the `dispatch` line.
+        size_class: `Task.size_class` of the task.
     """
 
     decision: Dispatch
@@ -26,6 +27,7 @@ class LoggedTask:
     due: float
     costs: TaskCosts | None
     logged_cost: float
+    size_class: int
 
 
 class TaskClock:
@@ -89,7 +91,7 @@ class TaskClock:
         cost = line.at_least("cost", 0)
         line.at_least("bytes_down", int(not (decision.resent or self._personal)))
         due = self._rules.timing.due(decision.client, decision.turn, self.now, cost)
-        self._tasks[decision.task] = LoggedTask(decision, self.now, due, costs, cost)
+        self._tasks[decision.task] = LoggedTask(decision, self.now, due, costs, cost, self._size_class(line, decision))
         if not self._rules.wall:
             self._due.push(due, decision.task)
 
@@ -172,6 +174,12 @@ class TaskClock:
         if not self._rules.wall:
             line.expect_value("t", self.now)
         self.now = line.at_least("t", self.now)
+
+    def _size_class(self, line: Line, decision: Dispatch) -> int:
+        """Return the size of a sampled dense submodel from the `dispatch` line, or the task's fragment or label."""
+        if self._rules.scheduled or "size" not in line.fields:
+            return decision.fragment
+        return int(line.between("size", 1, self._rules.resolved.parameters))
 
     def _in_flight(self, line: Line) -> int:
         """Return the id of the task that the line names. Raise Inconsistent if the task is not in flight."""

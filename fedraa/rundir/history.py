@@ -46,7 +46,8 @@ class History:
                 `version` (updates of this fragment when sent, or the round), `step` (updates of the
                 whole server so far), `cost` (expected duration on the clock), `feasible_fragments` (within the delay
                 bound), `fragment_updates` (updates per fragment at the choice), `bytes_down`, `energy` (of the task, in
-                joules, if the devices have watts), `lr` (of the task, if the rate is adaptive)
+                joules, if the devices have watts), `lr` (of the task, if the rate is adaptive), `size` (parameters of
+                the submodel, if the method cuts a submodel for each task)
     commit      Its update is applied: `task`, `client`, `fragment`, `base_version` (when sent), `version` (now),
                 `staleness` (updates of this fragment since it was sent), `staleness_total` (of any fragment),
                 `weight` (of the update, if all clients of a round report), `bytes_up`, `samples` (of the client),

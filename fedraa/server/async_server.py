@@ -115,6 +115,7 @@ class AsyncServer(Stateful):
             self._kept_flights[task.client] = flight
         done = self.ledger.commit(
             task.id,
+            size_class=task.size_class,
             loss=update.loss,
             new_version=result.new_version,
             keep_task=result.keep_task,

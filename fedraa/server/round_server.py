@@ -216,7 +216,7 @@ class RoundServer(Stateful):
         if not self.ledger.reported:
             self._first_lr = lr
         self._lr_above += lr - self._first_lr
-        done = self.ledger.commit(task.id, loss=update.loss, duration=now - flight.left)
+        done = self.ledger.commit(task.id, size_class=task.size_class, loss=update.loss, duration=now - flight.left)
         self.task_table.commit(update, done, self._optimizer.server_lr * weight / self.ledger.weight_sum, now)
         return self._end_round_if_complete(done, now)
 
@@ -236,7 +236,7 @@ class RoundServer(Stateful):
         """
         for number in list(self.ledger.in_flight):
             flight = self.task_table.in_flight.pop(number)
-            self.ledger.commit(number, loss=1.0, duration=now - flight.left)
+            self.ledger.commit(number, size_class=flight.task.size_class, loss=1.0, duration=now - flight.left)
         if is_built_in(self._sampler):
             unmoved = np.zeros_like(self.params)
             self._sampler.close(self.params, unmoved, unmoved != 0, 0.0)

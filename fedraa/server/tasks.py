@@ -156,11 +156,13 @@ class TaskTable(Stateful):
             first=int(self._taken[client]),
             asks=asks + self.client_states.names,
             cut_at=cut_at,
+            by_size=assignment.by_size,
         )
         if steps is not None:
             self._taken[client] += cut_at or steps
         adapted = task.lr if self._rates.is_adaptive else None
-        details = {"lr": adapted, "cut_at": cut_at, "energy": cost.energy}
+        size = task.size if task.by_size else None
+        details = {"lr": adapted, "cut_at": cut_at, "energy": cost.energy, "size": size}
         self._record(
             "dispatch",
             now,
@@ -391,4 +393,5 @@ def _restored_task(state: State, decision: Dispatch, assignment: Assignment) -> 
         first=state["first"],
         asks=tuple(state["asks"]),
         cut_at=state["cut_at"],
+        by_size=assignment.by_size,
     )

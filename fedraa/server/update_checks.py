@@ -33,7 +33,7 @@ AUTO = "auto"
 NORM_FACTOR = 20
 # The median norm is computed over this number of the last accepted updates.
 MEDIAN_WINDOW = 50
-# The median norm of a fragment is used only after this number of accepted updates of the fragment.
+# The median norm of a fragment, or of a size of submodels, is used only after this number of its accepted updates.
 WARM_UP_UPDATES = 5
 
 MaxNorm = float | Literal["auto"] | None
@@ -43,15 +43,15 @@ class Bounds(Stateful):
     """The checks of updates. The server checks updates in the order in which it applies them.
 
     With `auto`, an update's norm ||w - w_received|| may be at most `NORM_FACTOR` times the median norm of the last
-    `MEDIAN_WINDOW` accepted updates of its fragment. For the first `WARM_UP_UPDATES` updates of a fragment, the bound
-    is `NORM_FACTOR` times max(1, ||w_received||).
+    `MEDIAN_WINDOW` accepted updates of its fragment, or of sampled submodels of the same size. For the first
+    `WARM_UP_UPDATES` of these updates, the bound is `NORM_FACTOR` times max(1, ||w_received||).
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)
 
     def __init__(self, max_norm: MaxNorm = None) -> None:
         self._max_norm = max_norm
-        # The norms of the last accepted updates of each fragment.
+        # The norms of the last accepted updates, by `Task.size_class`.
         self._seen: dict[int, list[float]] = {}
 
     def judge_update(self, update: Update, task: Task | None) -> str | None:
@@ -73,12 +73,14 @@ class Bounds(Stateful):
 
         The norm of an accepted update is recorded.
         """
-        seen = self._seen.setdefault(task.fragment, [])
+        seen = self._seen.setdefault(task.size_class, [])
         norm, sent = update_norms(update, task)
         usual = 0.0
         if len(seen) >= WARM_UP_UPDATES:
             usual = median(seen)
         reference = "the median norm of its fragment's updates"
+        if task.by_size:
+            reference = "the median norm of updates of submodels of its size"
         if not usual:
             usual = max(1.0, sent)
             reference = "the norm of the received weights"

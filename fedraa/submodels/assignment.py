@@ -53,6 +53,8 @@ class Assignment:
             0 while the client trains.
         mask_by_label: True if `label` determines the mask. The bitmap of the mask is then not sent.
         work: FLOPs of a task, divided by the FLOPs for training the whole submodel.
+        by_size: True if tasks are comparable when their submodels have the same number of parameters. A sampled dense
+            submodel sets it, because its label can change in every round. False if tasks with the same label are.
     """
 
     label: int
@@ -62,6 +64,7 @@ class Assignment:
     keeps_rest: bool = False
     mask_by_label: bool = False
     work: float = 1.0
+    by_size: bool = False
 
     @property
     def where(self) -> Index | slice:
@@ -101,6 +104,7 @@ class Assignment:
             "keeps_rest": self.keeps_rest,
             "mask_by_label": self.mask_by_label,
             "work": self.work,
+            "by_size": self.by_size,
         }
 
     @classmethod

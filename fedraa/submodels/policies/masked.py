@@ -110,7 +110,7 @@ class FourWay(SubmodelPolicy):
             kept = list(run.traced.full())
             for g in np.flatnonzero(inner):
                 kept[g] = np.sort(np.concatenate([split(context)[part][g] for part in chosen]))
-            return Assignment(label_parts(chosen), run.submodel(tuple(kept)))
+            return run.units(tuple(kept), label_parts(chosen))
 
         return make_assignment
 

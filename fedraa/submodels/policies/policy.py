@@ -80,7 +80,7 @@ class RunContext:
             kept: The units to train: an ascending int64 array for each width group of `traced.groups`.
             label: A number that identifies the assignment in the log.
         """
-        return Assignment(label, self.submodel(kept))
+        return Assignment(label, self.submodel(kept), by_size=True)
 
     def masked(self, mask: Mask, label: int = 0) -> Assignment:
         """Return an assignment that trains only the parameters for which `mask` [d] is True."""

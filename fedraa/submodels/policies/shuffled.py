@@ -48,7 +48,7 @@ class Bernoulli(WithCapacities):
             p = self.capacities.of(context.client, context.round, run.seed)
             rng = generator(run.seed, "bernoulli", context.round, context.client)
             if self.kernels:
-                return Assignment(0, run.submodel(indices.random_units(run.traced, p, rng)))
+                return run.units(indices.random_units(run.traced, p, rng))
             return Assignment(0, whole, rng.random(run.traced.size) < p)
 
         return Pure(draw_assignment)
@@ -97,7 +97,7 @@ class ShuffledBlocks(WithCapacities):
                 blocks = indices.make_blocks(traced, count)
                 order = self._draw_orders(run.seed, count, cycle, len(traced.groups))[:, position]
                 kept = tuple(blocks[b][g] for g, b in enumerate(order))
-                return Assignment(int(order[0]), run.submodel(kept))
+                return run.units(kept, int(order[0]))
             if count not in masks_of:
                 block_of = generator(run.seed, "blocks", count).permutation(traced.size) * count // traced.size
                 masks_of[count] = [Assignment(b, whole, block_of == b) for b in range(count)]

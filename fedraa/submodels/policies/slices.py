@@ -10,7 +10,7 @@ from fedraa.errors import Uncuttable
 from fedraa.numbers import Count, Positive
 from fedraa.rng import generator
 from fedraa.submodels import indices
-from fedraa.submodels.assignment import Assignment, Submodel
+from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.flat import layer_of
 from fedraa.submodels.policies.policy import (
     Capacities,
@@ -119,13 +119,13 @@ class Prefix(WithCapacities):
 
     def bind(self, run: RunContext) -> SubmodelSampler:
         run.check_units()
-        parts: dict[float, Submodel] = {}
+        assignments: dict[float, Assignment] = {}
 
         def draw_assignment(context: RoundContext) -> Assignment:
             ratio = self.capacities.of(context.client, context.round, run.seed)
-            if ratio not in parts:
-                parts[ratio] = run.submodel(indices.take_prefix(run.traced, ratio))
-            return Assignment(0, parts[ratio])
+            if ratio not in assignments:
+                assignments[ratio] = run.units(indices.take_prefix(run.traced, ratio))
+            return assignments[ratio]
 
         return Pure(draw_assignment)
 
@@ -148,7 +148,7 @@ class Rolling(WithCapacities):
         def draw_assignment(context: RoundContext) -> Assignment:
             ratio = self.capacities.of(context.client, context.round, run.seed)
             start = context.round * self.stride
-            return Assignment(start, run.submodel(indices.take_window(run.traced, ratio, start)))
+            return run.units(indices.take_window(run.traced, ratio, start), start)
 
         return Pure(draw_assignment)
 
@@ -181,7 +181,7 @@ class DisjointGroups(SubmodelPolicy):
 
         def draw_assignment(context: RoundContext) -> Assignment:
             groups = deal_groups(context.round, context.cohort)
-            return Assignment(context.position, run.submodel(groups[context.position]))
+            return run.units(groups[context.position], context.position)
 
         return Pure(draw_assignment)
 
