@@ -46,6 +46,7 @@ def check_resume_and_replay(fields: dict[str, Any], directory: Path, kill_at: in
     [
         {"method": "fedavg", "participation": "oort:3"},
         {"method": "heterofl", "participation": "oort(count=3, exploration=0.3, window=2)"},
+        {"method": "fedrolex", "participation": "oort:3"},
         {"method": "fed-raa-sync", "participation": "power-of-choice:3"},
         {"method": "fedavg", "participation": "weighted:3"},
         {"method": "scaffold", "participation": "round-robin:3"},
@@ -69,6 +70,7 @@ def test_killed_rounds_with_a_selection_resume_and_replay(fields: dict[str, Any]
         {"method": "fedasync", "next_client": "available", "availability": "daily:0.4", "availability_period": 3.0},
         {"method": "fed-raa", "next_client": LeastTrained()},
         {"method": "heterofl-async", "next_client": "oort"},
+        {"method": "fedrolex-async", "next_client": "power-of-choice"},
         {"method": "salf-async", "next_client": "round-robin"},
     ],
     ids=lambda fields: f"{fields['method']}-{fields['next_client']}",

@@ -81,6 +81,19 @@ def test_auto_bounds_later_updates_by_the_median_norm_of_their_fragment() -> Non
     assert bounds.judge_update(away(NORM_FACTOR - 1), TASK) is None
 
 
+def test_sampled_submodels_of_one_size_share_a_median_norm() -> None:
+    """Their fragments are labels, which differ in each round."""
+    bounds = Bounds("auto")
+    for label in range(WARM_UP_UPDATES):
+        task = replace(TASK, fragment=label, by_size=True)
+        assert bounds.judge_update(away(0.1, task), task) is None
+    task = replace(TASK, fragment=99, by_size=True)
+    assert bounds.judge_update(away(0.1 * NORM_FACTOR + 1, task), task) is not None
+    assert [size for size, _ in bounds.state()["seen"]] == [SIZE]
+    # The median norm of these submodels is no bound for a fragment.
+    assert bounds.judge_update(away(0.1 * NORM_FACTOR + 1), TASK) is None
+
+
 def test_refused_updates_do_not_change_the_median_norm() -> None:
     bounds = Bounds("auto")
     for _ in range(WARM_UP_UPDATES):
