@@ -293,7 +293,8 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/submodels/masks.py",
-        ("mine = units * parts // count", "mine = units % parts", REGIONS),
+        ("region[mine] = place * parts // places", "region[mine] = place % parts", REGIONS),
+        ("if group.size < parts:", "if group.size:", REGIONS),
         ("shared = np.ones(traced.size, dtype=bool)", "shared = np.zeros(traced.size, dtype=bool)", POLICIES),
     ),
     *_in(
