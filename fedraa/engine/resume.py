@@ -73,10 +73,12 @@ def load_for_resume(
 def check_same_run(directory: Path, spec: RunSpec) -> None:
     """Raise InputError if a directory has a run with other settings, or with another model or dataset."""
     config = History(directory).config
+    hint = "give the same arguments to continue, or choose another directory"
     difference = first_difference(config["experiment"], spec.experiment.model_dump(mode="json"))
     if difference is not None:
-        hint = "give the same arguments to continue, or choose another directory"
         raise InputError("out", f"{directory} has a run with other settings: this one {difference}", hint=hint)
+    if config["resolved"]["limits"] != spec.limits.described():
+        raise InputError("out", f"{directory} has a run with other limits, such as its time or steps", hint=hint)
     _check_resolved(directory, config["resolved"], spec, {PENDING_EVALS_KEY})
     _check_method(directory, config["method"], spec, set())
 

@@ -277,7 +277,7 @@ def _make_choices(name: str, choices: list[Any], values: object) -> Choices:
     if not choices or any(value == "" for value in choices) or len({repr(value) for value in choices}) < len(choices):
         raise _wrong_values(name, values, expected=f"{TAKES}, each value once")
     if not all(map(_can_be_written, choices)):
-        hint = "give a component as text, such as 'polynomial(exponent=0.5)'"
+        hint = "leave out None, and give components as text, such as 'polynomial(exponent=0.5)'"
         raise _wrong_values(name, values, expected="texts, numbers, booleans, or lists of these", hint=hint)
     types = set() if "." in name else _field_types(Experiment.model_fields[name].annotation)
     is_number = bool(types & {int, float}) and str not in types
