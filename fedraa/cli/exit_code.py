@@ -67,7 +67,7 @@ def warnings_in_sentences() -> Iterator[None]:
 
     default = logging.lastResort
     with warnings.catch_warnings():
-        # Filters of Python, such as `-W ignore`, must not hide what a command says about a run.
+        # The option `-W ignore` of Python must not hide the warnings of a run.
         warnings.simplefilter("default", RunWarning)
         warnings.showwarning = show_sentence
         logging.lastResort = _LoggedWarnings(default)

@@ -7,7 +7,6 @@ from typing import Generic, TypeVar
 
 from fedraa.devices.costs import training_time
 from fedraa.ledger.async_ledger import AsyncLedger
-from fedraa.ledger.bad_clients import RETRY
 from fedraa.ledger.dispatch import Committed, Dispatch, Dropped
 from fedraa.ledger.round_ledger import RoundLedger
 from fedraa.replay.coverage_check import Coverage
@@ -176,7 +175,7 @@ class AsyncChecker(Checker[AsyncLedger]):
     def drop(self, line: Line) -> Dropped:
         dropped = super().drop(line)
         client = dropped.dispatch.client
-        if self._rule is not None and (dropped.action != RETRY or client in self.ledger.bad_clients.excluded):
+        if self._rule is not None and client in self.ledger.bad_clients.excluded:
             self._rule.leave(client)
         return dropped
 

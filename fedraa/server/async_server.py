@@ -10,7 +10,6 @@ from fedraa.attacks.collusion import Collusion
 from fedraa.components.state import Stateful
 from fedraa.devices.costs import training_time
 from fedraa.ledger.async_ledger import AsyncLedger
-from fedraa.ledger.bad_clients import RETRY
 from fedraa.messages import State, Task, Update, Vector
 from fedraa.server.participation_correction import planned_balances
 from fedraa.server.stores.local import Store
@@ -143,7 +142,7 @@ class AsyncServer(Stateful):
         self._store.drop(failed)
         dropped = self.ledger.drop(task, now)
         self.task_table.drop(dropped, error, now)
-        if dropped.action != RETRY or failed.client in self.ledger.bad_clients.excluded:
+        if failed.client in self.ledger.bad_clients.excluded:
             self._store.leave(failed.client)
         return dropped.next_clients
 

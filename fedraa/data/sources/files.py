@@ -177,7 +177,7 @@ def _with_test_rows(path: str, test: str | None, client: str | None, frames: Seq
     else:
         held = hold_out_rows(pd.factorize(frame[client])[0], "csv")
         if not held.any():
-            hint = "give the test rows in a file of their own: csv('FILE', test='FILE')"
+            hint = "give a second file with the test rows: csv('FILE', test='FILE')"
             raise InputError(path, "each client has fewer than five rows, so none is left for tests", hint=hint)
     return frame.iloc[np.concatenate((np.flatnonzero(~held), np.flatnonzero(held)))], int((~held).sum())
 
