@@ -99,16 +99,15 @@ def first_ledger(spec: RunSpec, planner: SchedulerRunner) -> AsyncLedger:
     concurrency = None
     if spec.at_a_time < spec.experiment.client_count:
         concurrency = max(1, round(spec.at_a_time * clients / spec.experiment.client_count))
-    ledger = AsyncLedger(
+    return AsyncLedger(
         clients=clients,
         seed=spec.experiment.seed,
         bad_clients=BadClients(max_tasks=spec.experiment.max_participations),
         fragments=fragments,
         scheduler=planner,
         concurrency=concurrency,
+        staleness_clock=schedule.staleness_clock,
     )
-    ledger.staleness_clock = schedule.staleness_clock
-    return ledger
 
 
 def make_task_cost(spec: RunSpec, clients: Ints, totals: Totals | None = None) -> Callable[[Dispatch, float], float]:

@@ -29,7 +29,7 @@ class AsyncLedger(TaskLedger):
         routing: Queues of tasks at the clients, which replace `concurrency` and `selector`; None without queues.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - a call names its arguments
         self,
         *,
         clients: int,
@@ -40,12 +40,13 @@ class AsyncLedger(TaskLedger):
         concurrency: int | None = None,
         selector: ClientSelector | None = None,
         routing: RoutedTasks | None = None,
+        staleness_clock: str = "fragment",
     ) -> None:
         super().__init__(clients=clients, seed=seed, bad_clients=bad_clients, fragments=fragments, scheduler=scheduler)
         self.kept_tasks: dict[int, Dispatch] = {}
         self.concurrency = Concurrency(clients, concurrency, seed)
         self.selector = selector
-        self.staleness_clock = "fragment"
+        self.staleness_clock = staleness_clock
         self.routing = routing
         self._busy: set[int] = set()
 

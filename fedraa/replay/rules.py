@@ -280,17 +280,16 @@ class Rules:
             routing = make_routing(next_client, self._client_facts, **choice)
         else:
             selector = LoggedSelector(self.directory, self.clients)
-        ledger = AsyncLedger(
+        return AsyncLedger(
             bad_clients=self.bad_clients(),
             fragments=len(self.resolved.fragments),
             scheduler=self.planner() if self.scheduled else None,
             selector=selector,
             routing=routing,
+            # Schedules of sampled submodels do not have this field.
+            staleness_clock=self.method["schedule"].get("staleness_clock", "fragment"),
             **choice,
         )
-        # Schedules of sampled submodels do not have this field.
-        ledger.staleness_clock = self.method["schedule"].get("staleness_clock", "fragment")
-        return ledger
 
     def async_rule(self) -> AsyncRule | None:
         """Return the rule by which an asynchronous server applies updates; None for a custom rule.

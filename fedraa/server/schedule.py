@@ -93,9 +93,9 @@ class AsyncSchedule(Schedule):
     scheduled: ClassVar[bool] = True
 
     def server(self, update: AsyncRule, setup: ServerSetup) -> Server:
-        ledger = _make_ledger(self, setup, SchedulerRunner(SCHEDULER.copy_for_run(self.scheduler)))
+        scheduler = SchedulerRunner(SCHEDULER.copy_for_run(self.scheduler))
+        ledger = _make_ledger(self, setup, scheduler, self.staleness_clock)
         store = setup.store or _make_store(self, setup, update, ledger)
-        ledger.staleness_clock = self.staleness_clock
         server = AsyncServer(
             store,
             ledger,
@@ -161,7 +161,10 @@ def _reads_updates(sampler: SubmodelSampler) -> bool:
 
 
 def _make_ledger(
-    schedule: AsyncSchedule | AsyncSampled, setup: ServerSetup, scheduler: SchedulerRunner | None = None
+    schedule: AsyncSchedule | AsyncSampled,
+    setup: ServerSetup,
+    scheduler: SchedulerRunner | None = None,
+    staleness_clock: str = "fragment",
 ) -> AsyncLedger:
     choice: dict[str, Any] = {
         "clients": setup.run.clients,
@@ -174,6 +177,7 @@ def _make_ledger(
         scheduler=scheduler,
         selector=make_async_selector(schedule.next_client, setup.client_facts, **choice),
         routing=make_routing(schedule.next_client, setup.client_facts, **choice),
+        staleness_clock=staleness_clock,
         **choice,
     )
 
