@@ -13,9 +13,10 @@ Client n: SGD with clipping and calibrated logits, for H local steps: one, or so
 When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     if H <= 7, on weight matrices:
-        m_j <- (1 - 1 / w) * m_j + a * delta / w               # w = 5, and up to 20 after many tasks
+        g = max(1, number of such deltas of fragment j so far / 500)
+        m_j <- (1 - 1 / w) * m_j + a * delta / w               # w = 5 g, at most 20
         r = |m_j| / the root mean square of the last |a * delta| of fragment j, at most 1
-        theta_j <- theta_j + 0.28 * sqrt(min(1, server_gain * M / N) * H / L) * r * sqrt(rows / columns) * U V^T
+        theta_j <- theta_j + 0.28 * sqrt(min(1, server_gain * M / N) * H / (L g)) * r * sqrt(rows / columns) * U V^T
         for each of the L matrices, with U S V^T = (1 - 1 / w) * m_j + a * delta / w     # Nesterov's momentum
     on all other parameters, or on all if H > 7:
         theta_j <- theta_j + a * delta
@@ -66,9 +67,10 @@ from fedraa.vectors.chunked import (
 )
 from fedraa.vectors.index_ranges import global_slices
 
-# The momentum of Muon steps covers this share of a fragment's tasks, but at least SHORTEST and at most LONGEST tasks. A
+# The momentum of Muon steps covers SHORTEST tasks until a fragment had EARLY short tasks, and later up to LONGEST. A
 # short memory is faster at first, when the deltas change quickly. A long memory has less noise at the end of long runs.
-MEMORY, SHORTEST, LONGEST = 0.01, 5, 20
+# After the first EARLY tasks the steps become shorter, too.
+EARLY, SHORTEST, LONGEST = 500, 5, 20
 # The running mean of squared deltas covers about this number of updates of a fragment.
 SQUARES_WINDOW = 100
 # Lower limit of the running mean of squared deltas. Deltas are divided by a power of this mean.
@@ -132,15 +134,16 @@ class MuonDelta(DeltaMix):
     The delta of a task of few local steps has much noise. So it only enters the momentum m, and its length does not
     matter. A task of H local steps leads to the step
 
-        theta <- theta + server_lr * sqrt(min(1, server_gain * M / N) * H / L) * r * sqrt(rows / columns) * U V^T
+        theta <- theta + server_lr * sqrt(min(1, server_gain * M / N) * H / (L * g)) * r * sqrt(rows / columns) * U V^T
         m <- m + (d - m) / w,  v_j <- v_j + (|d|^2 - v_j) / w,  r = min(1, |m| / sqrt(v_j)),  d = a * delta
 
-    on the L matrices of its fragment j, with a as in DeltaMix. U S V^T is a matrix of Nesterov's momentum. The momentum
-    covers w tasks: 5 up to the short task t = 500 of the fragment, then t / 100, and 20 from t = 2000 on. In r, the
-    means m and v_j are divided by 1 - 0.8^t. r is near 1 if the deltas of the last w tasks agree, and about
-    1 / sqrt(2 w - 1) if they are independent noise: .33 at first, and .16 from t = 2000 on. So the steps become shorter
-    as training progresses. With N clients, m has deltas of about N / M tasks that started from nearly the same weights,
-    so the step is shorter for large N.
+    on the L matrices of its fragment j, with a as in DeltaMix. U S V^T is a matrix of Nesterov's momentum. The age
+    g = max(1, t / 500) of the fragment grows after its short task t = 500. The momentum covers w = 5 g tasks, at most
+    20. In r, the means m and v_j are divided by 1 - 0.8^t. r is near 1 if the deltas of the last w tasks agree, and
+    about 1 / sqrt(2 w - 1) if they are independent noise: .33 at first, and .16 from t = 2000 on. r depends mostly on
+    the directions with the largest deltas, while U V^T has all directions and so all their noise. Therefore the steps
+    also become shorter with 1 / sqrt(g). With N clients, m has deltas of about N / M tasks that started from nearly the
+    same weights, so the step is shorter for large N.
 
     The factor sqrt(rows / columns) lets the outputs of all layers change about equally (Yang, Simon and Bernstein,
     "A spectral condition for feature learning", 2023). In deep models, the changes of all L layers add up, with
@@ -175,10 +178,11 @@ class MuonDelta(DeltaMix):
         delta = np.where(matrices.mask, update.new - update.sent, np.float32(0))
         delta *= np.float32(self.weight(update.staleness, update.balance))
         self._arrivals[update.fragment] += 1
-        share = 1 / momentum_window(self._arrivals[update.fragment])
+        age = max(1.0, self._arrivals[update.fragment] / EARLY)
+        share = 1 / min(LONGEST, SHORTEST * age)
         blend_weights(self._momentum, update.coordinates, delta, share)
         direction = copy_coordinates(self._momentum, update.coordinates)
-        length = self.server_lr * sqrt(self._share * update.steps / self._layers)
+        length = self.server_lr * sqrt(self._share * update.steps / (self._layers * age))
         length *= self._measure_agreement(update.fragment, share, delta, direction)
         # Nesterov's momentum
         direction *= np.float32(1 - share)
@@ -208,11 +212,6 @@ class MuonDelta(DeltaMix):
 
     def memory(self, size: int, clients: int) -> int:
         return 18 * size
-
-
-def momentum_window(arrivals: int) -> float:
-    """Return w, the number of tasks that the momentum covers, after this number of short tasks of a fragment."""
-    return min(LONGEST, max(SHORTEST, MEMORY * arrivals))
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +302,7 @@ register(
         note="our own method",
         formula=(
             "Short tasks, matrices: `m ← m + (a · delta − m) / w; theta_j ← theta_j + length · U V^T`, m = U S V^T, "
-            "w = 5 to 20. "
+            "w = 5 to 20; after 500 tasks of a fragment the length falls. "
             "Other parameters, long tasks: `theta_j ← theta_j + a · delta`, a = min(1, gain · M / N). The result is "
             "the mean of the last models."
         ),

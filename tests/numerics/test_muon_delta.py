@@ -89,6 +89,7 @@ def test_short_tasks_lead_to_muon_steps_and_long_tasks_add_their_deltas(stalenes
         change = weight * delta[matrices]
         arrivals[fragment] += 1
         w = min(arrivals[fragment] / 100, 20) if earlier else 5
+        shortening = sqrt(500 / arrivals[fragment]) if earlier else 1
         m[matrices] += (change - m[matrices]) / w
         squares[fragment] += (change @ change - squares[fragment]) / w
         bias_correction = 1 - 0.8 ** arrivals[fragment]
@@ -99,7 +100,7 @@ def test_short_tasks_lead_to_muon_steps_and_long_tasks_add_their_deltas(stalenes
             nesterov = (1 - 1 / w) * m[place] + weight * delta[place] / w
             rows, columns = place.shape
             # The model has two matrices.
-            length = 0.28 * sqrt(GAIN * 2 / CLIENTS * steps / 2) * agreement * sqrt(rows / columns)
+            length = 0.28 * sqrt(GAIN * 2 / CLIENTS * steps / 2) * agreement * sqrt(rows / columns) * shortening
             theta[place] += length * newton_schulz(nesterov)
     # Before the first delta the momentum is 0, so that delta agrees with it only if it is the first task.
     assert agreements[0] == pytest.approx({0: 1, 799: 8**-0.5, 2500: 20**-0.5}[earlier])
