@@ -26,7 +26,6 @@ from fedraa.engine.process_guard import exclusive_process, refuse_nested_run, ru
 from fedraa.engine.resume import (
     check_log,
     check_same_run,
-    extend_limits,
     load_for_resume,
     resume_command,
     suggest_continuation,
@@ -34,7 +33,6 @@ from fedraa.engine.resume import (
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import find_no_step, issue_warnings
 from fedraa.errors import CallbackRaised, InputError, Interrupted, Unwritable, WorkersLost
-from fedraa.rundir.atomic_files import raise_unwritable
 from fedraa.rundir.file_names import CONFIG, SUMMARY
 from fedraa.rundir.history import History
 from fedraa.rundir.reserved_directory import refuse_used, reserve_directory, run_name
@@ -159,10 +157,7 @@ def resume(
     with _convert_early_interrupt(callback_list):
         spec, is_extended = load_for_resume(directory, module, data, fields, trust=trust, doing=callback_list.prepare)
     _check_restarts(restarts, spec.experiment)
-    if is_extended:
-        with raise_unwritable(directory):
-            extend_limits(directory, spec)
-    return _execute_run(spec, directory, callback_list, resume=True, restarts=restarts)
+    return _execute_run(spec, directory, callback_list, resume=True, restarts=restarts, extend=is_extended)
 
 
 def compare(  # noqa: PLR0913 - a call names its arguments
@@ -318,7 +313,9 @@ def _check_restarts(restarts: int, options: ClusterOptions) -> None:
         raise InputError("restarts", problem, got=restarts, hint="leave it out")
 
 
-def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int) -> History:
+def _execute_run(
+    spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, restarts: int, extend: bool = False
+) -> History:
     raised = None
     is_complete = False
     try:
@@ -327,9 +324,9 @@ def _execute_run(spec: RunSpec, directory: Path, callbacks: CallbackList, *, res
                 # Ray takes seconds to import.
                 from actors.cluster.engine import run_on_ray
 
-                is_complete = run_on_ray(spec, directory, callbacks, resume, restarts)
+                is_complete = run_on_ray(spec, directory, callbacks, resume=resume, extend=extend, restarts=restarts)
             else:
-                is_complete = run_here(spec, directory, callbacks, resume)
+                is_complete = run_here(spec, directory, callbacks, resume=resume, extend=extend)
     except CallbackRaised as wrapped:
         raised = wrapped.error
     except (Unwritable, WorkersLost, KeyboardInterrupt) as error:

@@ -46,7 +46,7 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.processes import ADDRESS_VARIABLE, cluster_address, count_cores
 from fedraa.config.sections import ClusterOptions
 from fedraa.engine.memory_check import Need
-from fedraa.engine.resume import resume_command, suggest_continuation
+from fedraa.engine.resume import extend_limits, resume_command, suggest_continuation
 from fedraa.engine.run_description import describe_run
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.run_warnings import issue_warnings
@@ -68,7 +68,15 @@ START_SECONDS = 50.0
 logger = logging.getLogger(__name__)
 
 
-def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, restarts: int = 0) -> bool:
+def run_on_ray(
+    spec: RunSpec,
+    directory: Path,
+    callbacks: CallbackList,
+    *,
+    resume: bool,
+    extend: bool = False,
+    restarts: int = 0,
+) -> bool:
     """Run or resume an experiment on Ray. Return True if the run reached its end.
 
     A server that dies, freezes or loses a shard is restarted from the last checkpoint.
@@ -78,6 +86,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
         directory: The run directory.
         callbacks: The user's callbacks, which are called in this process.
         resume: True if the run continues from a checkpoint.
+        extend: True if the run gets the limits of `spec`, which are larger than before.
         restarts: The maximum number of new private clusters after a private cluster was lost.
 
     Raises:
@@ -103,7 +112,7 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                     stop.honoured(),
                     stop_on_termination(stop.set),
                 ):
-                    return _run_on_cluster(spec, directory, callbacks, resume, stop)
+                    return _run_on_cluster(spec, directory, callbacks, stop, resume=resume, extend=extend)
             except ClusterLost as lost:
                 if stop.is_set():
                     raise _stop_error(spec, directory) from None
@@ -114,10 +123,13 @@ def run_on_ray(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: 
                 logger.warning("cluster: %s; the run resumes on a new cluster; restarts left: %d", lost, restarts)
 
 
-def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool, stop: Stop) -> bool:
+def _run_on_cluster(
+    spec: RunSpec, directory: Path, callbacks: CallbackList, stop: Stop, *, resume: bool, extend: bool
+) -> bool:
     """Run an experiment on the joined cluster. Return True if the run reached its end.
 
-    A server on another node writes the run directory there, and the files are copied to this node.
+    A server on another node writes the run directory there, and the files are copied to this node. `run_on_ray`
+    documents the arguments.
     """
     experiment = spec.experiment
     attached = joined_address()
@@ -134,6 +146,8 @@ def _run_on_cluster(spec: RunSpec, directory: Path, callbacks: CallbackList, res
         carry_by_value([spec])
     hosted = runtime.put(with_shared_source(spec.without_training_rows()))
     setting = _make_setting(spec, directory, callbacks)
+    if extend:
+        extend_limits(directory, spec)
     deaths = 0
     last = None
     with _explain_lost_raylet(spec, directory, attached), register_writer(directory) if elsewhere else nullcontext():

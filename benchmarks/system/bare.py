@@ -2,10 +2,11 @@
 
 import multiprocessing
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 
 import numpy as np
 import numpy.typing as npt
@@ -41,9 +42,7 @@ class Settings:
 
 
 class BareProcesses:
-    """Processes that train clients in plain PyTorch.
-
-    Each process trains an equal number of clients.
+    """Processes that train clients in plain PyTorch. Each process has the data of all clients.
 
     Args:
         widths: The widths of the model's layers.
@@ -59,7 +58,7 @@ class BareProcesses:
         self._processes = []
         for number in range(processes):
             parent_end, child_end = context.Pipe()
-            arguments = (child_end, tuple(widths), shards[number::processes], settings)
+            arguments = (child_end, tuple(widths), shards, slice(number, None, processes), settings)
             process = context.Process(target=_serve_tasks, args=arguments, daemon=True)
             process.start()
             # If this process kept the child's end open, a read would wait forever after the child died.
@@ -70,7 +69,7 @@ class BareProcesses:
     def round(self) -> Spent:
         """Run one round of FedAvg and return its cost.
 
-        Each process adds up the weights of its clients. The parent process averages the sums.
+        Each process trains an equal number of clients and adds up their weights. The parent process averages the sums.
         """
         started, used = time.perf_counter(), time.process_time()
         state = {name: tensor.numpy() for name, tensor in self._model.state_dict().items()}
@@ -82,16 +81,23 @@ class BareProcesses:
         return Spent(time.perf_counter() - started, time.process_time() - used + sum(cpu))
 
     def tasks(self, tasks: Sequence[tuple[int, int]]) -> Spent:
-        """Train tasks (client, hidden units) one after another.
-
-        Each task runs in the process of its client.
-        """
-        started = time.perf_counter()
-        processes = len(self._pipes)
-        for number, pipe in enumerate(self._pipes):
-            pipe.send([(client // processes, width) for client, width in tasks if client % processes == number])
-        cpu = sum(pipe.recv() for pipe in self._pipes)
-        return Spent(time.perf_counter() - started, cpu)
+        """Train tasks (client, hidden units). A process that ends a task gets the next one, so that none is idle."""
+        started, used = time.perf_counter(), time.process_time()
+        waiting = deque(tasks)
+        cpu = 0.0
+        busy: list[Connection] = []
+        for pipe in self._pipes[: len(tasks)]:
+            pipe.send(waiting.popleft())
+            busy.append(pipe)
+        while busy:
+            for ready in wait(busy):
+                assert isinstance(ready, Connection)
+                cpu += ready.recv()
+                if waiting:
+                    ready.send(waiting.popleft())
+                else:
+                    busy.remove(ready)
+        return Spent(time.perf_counter() - started, time.process_time() - used + cpu)
 
     def close(self) -> None:
         for pipe, process in zip(self._pipes, self._processes, strict=True):
@@ -126,28 +132,37 @@ def train_model(model: nn.Module, x: torch.Tensor, y: torch.Tensor, settings: Se
             optimizer.step()
 
 
-def _serve_tasks(pipe: Connection, widths: tuple[int, ...], shards: Shards, settings: Settings) -> None:
-    """Serve training requests of the parent process until it sends None."""
+def _serve_tasks(pipe: Connection, widths: tuple[int, ...], shards: Shards, own: slice, settings: Settings) -> None:
+    """Serve training requests of the parent process until it sends None.
+
+    Args:
+        pipe: The connection to the parent process.
+        widths: The widths of the model's layers.
+        shards: The data of all clients.
+        own: The clients that this process trains in a round.
+        settings: The settings of SGD.
+    """
     torch.set_num_threads(1)
     device = torch.device(settings.device)
     model = build_mlp(widths).to(device)
     data = [(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)) for x, y in shards]
     for request in iter(pipe.recv, None):
         used = time.process_time()
-        # The parent sends a list to request tasks, and the state of a global model to request a round.
-        if isinstance(request, list):
-            for client, width in request:
-                x, y = data[client]
-                train_model(build_mlp((widths[0], width, widths[-1])).to(device), x, y, settings)
+        # The parent sends a tuple to request a task, and the state of a global model to request a round.
+        if isinstance(request, tuple):
+            client, width = request
+            train_model(build_mlp((widths[0], width, widths[-1])).to(device), *data[client], settings)
             if device.type == "cuda":
                 torch.cuda.synchronize()
             pipe.send(time.process_time() - used)
             continue
         start = {name: torch.from_numpy(value).to(device) for name, value in request.items()}
         total = {name: torch.zeros_like(value) for name, value in start.items()}
-        for x, y in data:
+        for x, y in data[own]:
             model.load_state_dict(start)
             train_model(model, x, y, settings)
             for name, value in model.state_dict().items():
                 total[name] += value
-        pipe.send(({name: value.cpu().numpy() for name, value in total.items()}, len(data), time.process_time() - used))
+        pipe.send(
+            ({name: value.cpu().numpy() for name, value in total.items()}, len(data[own]), time.process_time() - used)
+        )

@@ -2,9 +2,9 @@
 
     python -m benchmarks million
 
-The table has the start-up time, the memory, and the time per event. A client's samples are made when it trains. The
-speeds of devices are log-normal, and each device is available for a third of the day. Every run has a separate process
-without Ray, so the memory of the process is the memory of the run.
+The table has the start-up time, the memory, and `event_ms`, the CPU time per client update in ms. The samples of a
+client are made when it trains. The speeds of devices are log-normal, and each device is available for a third of the
+day. Every run has a separate process without Ray, so the memory of the process is the memory of the run.
 """
 
 import resource

@@ -28,6 +28,8 @@ from fedraa.errors import InputError
 KIND = "kind"
 # The description of a class in one of these packages has only the name of the class, not its import path.
 BUILT_IN_PACKAGES = ("fedraa", "schedulers")
+# `ast.literal_eval` raises these errors for a text that is not a literal.
+LITERAL_ERRORS = (SyntaxError, ValueError, TypeError, MemoryError, RecursionError)
 COMPONENT_TEXT = re.compile(r"\s*(?P<kind>[^()]+?)\s*(?:\((?P<values>.*)\))?\s*", re.DOTALL)
 
 
@@ -156,10 +158,12 @@ def parse_arguments(where: str, text: str, values: str) -> tuple[tuple[Any, ...]
     try:
         call = ast.parse(f"f({values})", mode="eval").body
         assert isinstance(call, ast.Call)
+        # Text with two pairs of brackets, such as f(a=1)(b=2), is the call of another call.
+        assert isinstance(call.func, ast.Name)
         assert all(word.arg for word in call.keywords)
         by_name = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
         positional = tuple(ast.literal_eval(argument) for argument in call.args)
-    except (SyntaxError, ValueError, AssertionError):
+    except (*LITERAL_ERRORS, AssertionError):
         expected = "numbers, and texts in quotes, as in Name(share=0.1, word='a')"
         raise InputError(where, got=text, expected=expected) from None
     names = [word.arg for word in call.keywords]

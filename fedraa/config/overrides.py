@@ -7,7 +7,7 @@ import ast
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from fedraa.components.text import KIND, text_of
+from fedraa.components.text import KIND, LITERAL_ERRORS, text_of
 from fedraa.errors import InputError
 
 # Paths without a dot, which set a whole component.
@@ -66,7 +66,7 @@ def read_literal(text: str) -> Any:
     """Return the value of a Python literal, or the text itself if it is not a literal."""
     try:
         return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError):
+    except LITERAL_ERRORS:
         return text.strip()
 
 

@@ -10,14 +10,27 @@ from fedraa.callbacks.callback_list import CallbackList
 from fedraa.config.processes import count_workers
 from fedraa.engine.executor import LocalExecutor
 from fedraa.engine.process_executor import ProcessExecutor
+from fedraa.engine.resume import extend_limits
 from fedraa.engine.run_spec import RunSpec
 from fedraa.engine.sendable import refuse_unsendable
 from fedraa.engine.session import RunSession
 from fedraa.engine.stop_signals import stop_on_interrupt, stop_on_termination
 
 
-def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bool) -> bool:
-    """Run without Ray, and return False if the run was stopped. Raises CallbackRaised if a callback failed."""
+def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, *, resume: bool, extend: bool = False) -> bool:
+    """Run without Ray, and return False if the run was stopped.
+
+    Args:
+        spec: The run.
+        directory: The run directory.
+        callbacks: The user's callbacks.
+        resume: True if the run continues from a checkpoint.
+        extend: True if the run gets the limits of `spec`, which are larger than before.
+
+    Raises:
+        InputError: A component cannot be sent to worker processes, or the device is missing.
+        CallbackRaised: A callback failed.
+    """
     experiment = spec.experiment
     torch.set_num_threads(experiment.threads_per_worker)
     stop = Event()
@@ -35,4 +48,6 @@ def run_here(spec: RunSpec, directory: Path, callbacks: CallbackList, resume: bo
 
     with closing(executor), stop_on_interrupt(stop_run), stop_on_termination(stop_run):
         callbacks.start(spec.make_start(directory, resumed=resume))
+        if extend:
+            extend_limits(directory, spec)
         return RunSession(spec, directory, executor, stop, callbacks).execute(resume=resume)

@@ -24,7 +24,7 @@ from fedraa.engine.run_description import PENDING_EVALS_KEY, WEIGHTS_KEY, descri
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError, RunWarning, short_text
 from fedraa.objectives import Target
-from fedraa.rundir.atomic_files import json_text, write_text
+from fedraa.rundir.atomic_files import json_text, raise_unwritable, write_text
 from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, newest_first, read_head
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import describe_damage
@@ -153,11 +153,14 @@ def suggest_continuation(spec: RunSpec, directory: Path) -> str:
 def extend_limits(directory: Path, spec: RunSpec) -> None:
     """Write new limits into the run's configuration, and remove the files that a run writes at its end.
 
-    If the process is killed meanwhile, the run counts as interrupted, with the old or the new limits.
+    If the process is killed meanwhile, the run counts as interrupted, with the old or the new limits. Call this only
+    when the run can start, because a finished run loses its model and its summary. A second call does nothing.
     """
-    with lock_log(directory):
+    with raise_unwritable(directory), lock_log(directory):
         config = History(directory).config
         now = describe_run(spec)
+        if config["resolved"]["limits"] == spec.limits.described():
+            return
         for name in (SUMMARY, MODEL, PROFILE, SEAL):
             (directory / name).unlink(missing_ok=True)
         changed: dict[str, Any] = {name: now[name] for name in ("experiment", "method", "resolved")}

@@ -7,12 +7,13 @@ from typing import Any
 
 from fedraa.arguments import as_tuple
 from fedraa.composition.method import Method
+from fedraa.composition.overrides import chosen_value
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
 from fedraa.rundir.reserved_directory import run_name
 from fedraa.settings.resolve import drop_unused_options
-from fedraa.settings.terms import TunedValues, check_schedules, on_terms
+from fedraa.settings.terms import TunedValues, check_schedules, on_terms, tuned_name
 
 DEFAULT_TIME = 20.0
 
@@ -57,7 +58,8 @@ def make_experiments(
         terms: The source of the settings that the experiment does not set: equal, paper or tuned.
         tuned: The result of a tuning, which is required if `terms` is tuned.
 
-    Raises InputError for an option that no method uses, and for a method without a time, round or update limit.
+    Raises InputError for an option that no method uses, for a tuned value that its method does not use, and for a
+    method without a time, round or update limit.
     """
     methods = as_tuple("methods", methods, "a list, as ['fed-raa', 'fedavg']", single=(str, Method))
     seeds = as_tuple("seeds", seeds, "a list, as range(3)", single=())
@@ -73,6 +75,9 @@ def make_experiments(
     filled = [on_terms(experiment.model_copy(update={"method": method}), terms, tuned) for method in methods]
     templates = [drop_unused_options(template) for template in filled]
     _refuse_without_effect(dict(experiment), methods, filled, templates)
+    if tuned is not None:
+        for settings, template in zip(filled, templates, strict=True):
+            _refuse_unused_tuned(settings, template, tuned)
     for template in templates:
         if template.updates is template.rounds is template.time is None:
             raise InputError(
@@ -109,6 +114,22 @@ def _refuse_without_effect(
     for path, value in shared["override"].items():
         if all(path not in template.override for template in templates):
             raise InputError(path, problem, got=value, hint="leave it out")
+
+
+def _refuse_unused_tuned(settings: Experiment, template: Experiment, tuned: TunedValues) -> None:
+    """Raise InputError for a tuned value that its method does not use.
+
+    Args:
+        settings: The settings of the method, with the tuned values.
+        template: The settings with only the options that the method uses.
+        tuned: The result of the tuning.
+    """
+    name = tuned_name(settings.method)
+    for field in tuned[name]:
+        value = chosen_value(settings, field)
+        if chosen_value(template, field) != value:
+            problem = f"{field}={value} has no effect on {name}"
+            raise InputError("tuned", problem, hint="remove it from the file, or tune the method again")
 
 
 def _no_effect_hint(field: str, value: object) -> str:

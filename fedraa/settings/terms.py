@@ -54,9 +54,7 @@ def on_terms(
     if terms is None:
         return experiment
     method = find_method(experiment.method)
-    name = method.name
-    if isinstance(experiment.method, str):
-        name = experiment.method
+    name = tuned_name(experiment.method)
     if terms == "equal":
         return experiment.model_copy(update=_equal_values(experiment, method))
     if terms == "paper":
@@ -66,6 +64,13 @@ def on_terms(
     if name not in tuned:
         raise InputError("tuned", f"it has no values for {name}", hint="tune this method also, or leave it out")
     return _set_terms(experiment, tuned[name], f"the tuned file for {name}", over=over)
+
+
+def tuned_name(method: object) -> str:
+    """Return the name under which the file of `fedraa tune` has the values of a method."""
+    if isinstance(method, str):
+        return method
+    return find_method(method).name
 
 
 def paper_settings(method: Method) -> PaperSettings:

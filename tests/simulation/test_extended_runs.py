@@ -12,8 +12,9 @@ from torch import nn
 
 import fedraa
 from benchmarks.system.killing import KillAt, Killed
-from fedraa import Experiment, History, api, replay, resume, run
+from fedraa import Experiment, History, replay, resume, run
 from fedraa.client.trainer import Trainer
+from fedraa.engine import local_engine
 from fedraa.engine.build import build_run
 from fedraa.engine.loop import Loop
 from fedraa.engine.resume import extend_limits, rebuild_run
@@ -125,12 +126,22 @@ def test_run_whose_limits_another_process_changes_before_the_start_is_refused(
         extend_limits(directory, spec)
         extend_limits(directory, build_run(Experiment(**SMALL, updates=12, out=directory)))
 
-    monkeypatch.setattr(api, "extend_limits", extend_twice)
+    monkeypatch.setattr(local_engine, "extend_limits", extend_twice)
     with refuses("run", got=directory):
         resume(directory, updates=9)
     assert lines(directory) == before
     assert resume(directory).summary["steps"] == 12
     assert "consistent (" in replay(directory)
+
+
+def test_extension_that_cannot_start_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    """The limits were written before the engine was ready, so a typing error removed the summary and the model."""
+    directory = run(Experiment(**SMALL, updates=5, out=tmp_path / "run")).directory
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    with refuses("address"):
+        resume(directory, updates=9, engine="ray", address="127.0.0.1:1")
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+    assert resume(directory, updates=9).summary["steps"] == 9
 
 
 def test_interrupted_run_can_be_extended(tmp_path: Path) -> None:

@@ -141,7 +141,9 @@ class SimulatedRun:
 
     def _drive(self, resume: bool) -> None:
         self.callbacks.start(SimpleNamespace())
-        function = partial(engine._run_on_cluster, self.spec, self.disk, self.callbacks, resume, self.stop)
+        function = partial(
+            engine._run_on_cluster, self.spec, self.disk, self.callbacks, self.stop, resume=resume, extend=False
+        )
         self.driver = start_coroutine(self.simulation, function)
 
     # Faults.

@@ -84,6 +84,13 @@ def test_tuned_terms_come_from_a_file(tmp_path: Path) -> None:
     assert (fedavg.lr, fedavg.local_steps) == (0.25, 9)
 
 
+@pytest.mark.parametrize("values", [{"local.momentumm": 0.5}, {"concurrency": 3}, {"update.mixing": 0.5}])
+def test_tuned_value_that_its_method_does_not_use_is_refused(values: dict[str, float]) -> None:
+    """Such a value was ignored, so that the comparison had the defaults of the method."""
+    with refuses("tuned", *values, "fedavg"):
+        make_experiments(("fedavg",), (0,), Experiment(time=1.0), "tuned", {"fedavg": values})
+
+
 @pytest.mark.parametrize(("tuned_on", "warned"), [("digits", False), (None, False), ("DATA/cifar10.npz", True)])
 def test_values_tuned_on_other_data_give_a_warning(tuned_on: str | None, warned: bool, tmp_path: Path) -> None:
     path = tmp_path / "tuned.toml"
