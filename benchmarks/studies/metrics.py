@@ -290,7 +290,7 @@ def _flops_per_sample(history: History) -> float:
     assert isinstance(experiment.local_steps, int)
     commits = _lines_of_kind(history, "commit")
     flops: float = sum(line["flops"] for line in commits)
-    return 1e-6 * flops / (len(commits) * experiment.local_steps * experiment.batch_size)
+    return 1e-6 * flops / (len(commits) * experiment.local_steps * history.config["method"]["local"]["batch_size"])
 
 
 FLOPS_PER_SAMPLE = Metric("MFLOP a sample", _flops_per_sample, "less", ".1f", fixed=True)

@@ -37,7 +37,7 @@ def describe_setting(study: Study) -> str:
         lambda experiment: f"{experiment.client_count} clients",
         _describe_split,
         _describe_work,
-        lambda experiment: f"batches of {experiment.batch_size}",
+        lambda experiment: f"batches of {resolve_method(experiment).local.batch_size}",
         _describe_length,
         _describe_rate,
         _describe_momentum,

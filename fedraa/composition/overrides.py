@@ -34,6 +34,7 @@ SHORTCUTS: dict[str, tuple[str, ...]] = {
     "capacities": ("submodel.capacities.levels", "submodel.capacities"),
     "compress": ("local.compressor",),
     "error_feedback": ("local.error_feedback",),
+    "batch_size": ("local.batch_size",),
     "local_optimizer": ("local.local_optimizer",),
     "local_optimizer_state": ("local.optimizer_state",),
     "momentum": ("local.momentum",),
@@ -68,7 +69,6 @@ SET_BY_FIELDS = {
     "schedule.rounds": "rounds",
     "local.lr": "lr",
     "local.lr_schedule": "lr_schedule",
-    "local.batch_size": "batch_size",
     "local.epochs": "local_epochs",
     "local.steps": "local_steps",
 }

@@ -217,8 +217,8 @@ class LocalOptions(Section):
     steps:150,250:0.1 or cosine:100 by server updates or rounds, cosine:8@time by the run's clock, cosine:40@passes by
     passes over the training data, cosine:20@local or cosine:auto@local by the local steps of a task (default: constant,
     or adaptive with fed-quilt if --lr is not set)."""
-    batch_size: Count = 32
-    """Local batch size, in samples."""
+    batch_size: Count | None = None
+    """Local batch size, in samples (default: 32)."""
     local_epochs: Count | None = None
     """Local epochs per task (default: 5, unless --local-steps is set)."""
     local_steps: Annotated[int | str | None, Field(examples=["auto"])] = None

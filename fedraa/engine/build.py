@@ -123,7 +123,7 @@ def build_run(
     data = divide_dataset(dataset, make_dealing(experiment))
     dataset = data.dataset
     check_clients_with_tests(experiment, data)
-    transforms, example = _make_example(experiment, dataset)
+    transforms, example = _make_example(experiment, dataset, method.local.batch_size)
     doing("checking the model: finding the parts to cut" if method.cuts else "checking the model")
     model = _make_model(experiment, model, dataset, example, objective, metrics)
     no_logits = find_no_logits(model, example, objective)
@@ -223,13 +223,13 @@ def _make_fleet(experiment: Experiment) -> Fleet:
     return with_links(fleet, read_links(experiment.links, experiment.client_count))
 
 
-def _make_example(experiment: Experiment, dataset: Dataset) -> tuple[Transforms, Tree]:
+def _make_example(experiment: Experiment, dataset: Dataset, batch_size: int) -> tuple[Transforms, Tree]:
     """Return the transforms of training batches, and a real minibatch of inputs [b, ...], on which memory is measured.
 
     The tracer needs at least two samples.
     """
     transforms = make_transforms(experiment.transforms, seed=experiment.seed).drawn
-    batch = take_rows(dataset.x_train, slice(max(2, experiment.batch_size)))
+    batch = take_rows(dataset.x_train, slice(max(2, batch_size)))
     if transforms:
         transforms = transforms.fitted(batch)
     return transforms, map_tree(lambda part: torch.from_numpy(part.copy()), batch)

@@ -43,12 +43,7 @@ def resolve_method(experiment: Experiment) -> Method:
     or if the method cannot train the objective.
     """
     method = find_method(experiment.method)
-    local = replace(
-        method.local,
-        **_learning_rate(experiment),
-        batch_size=experiment.batch_size,
-        **_task_length(experiment),
-    )
+    local = replace(method.local, **_learning_rate(experiment), **_task_length(experiment))
     values = values_set(experiment, method)
     if experiment.fragments is not None and method.path("ratios") is None:
         raise no_effect_error("fragments", experiment.fragments, str(experiment.method))

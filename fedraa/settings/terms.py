@@ -128,7 +128,7 @@ def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *
     """
     for name, value in values.items():
         own = chosen_value(experiment, name)
-        if own not in (None, field_default(name), value) and not over:
+        if own not in (None, value) and not over:
             raise InputError(name, f"{origin} has {text_of(value)}", got=own, hint="leave it out")
     other: dict[str, Any] = {}
     # `local_epochs` and `local_steps` exclude each other.
@@ -137,10 +137,3 @@ def _set_terms(experiment: Experiment, values: Mapping[str, Any], origin: str, *
     replaced = set(chain.from_iterable(SHORTCUTS.get(name, ()) for name in values))
     override = {path: value for path, value in experiment.override.items() if path not in replaced}
     return experiment.model_copy(update={**other, "override": override, **split_paths(values, override)})
-
-
-def field_default(name: str) -> Any:
-    """Return the default of an experiment's field; None for a path such as `local.momentum`."""
-    if name not in Experiment.model_fields:
-        return None
-    return Experiment.model_fields[name].default

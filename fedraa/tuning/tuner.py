@@ -29,7 +29,6 @@ from fedraa.objectives.metric_spec import Direction
 from fedraa.report.cells import make_experiments
 from fedraa.rundir.reserved_directory import run_name
 from fedraa.settings.resolve import resolve_method
-from fedraa.settings.terms import field_default
 from fedraa.settings.tuned import write_tuned
 from fedraa.tuning.attempt import Attempt
 from fedraa.tuning.folder import describe_template, tuning_folder
@@ -299,7 +298,7 @@ def _refuse_fixed(space: Space, experiment: Experiment) -> None:
     """Raise InputError if the experiment sets a field that the search varies."""
     for name in space:
         value = chosen_value(experiment, name)
-        if value not in (None, field_default(name)):
+        if value is not None:
             raise InputError(name, "it is also in the search space", got=value, hint="give it once")
 
 

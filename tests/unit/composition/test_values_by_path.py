@@ -7,6 +7,7 @@ import pytest
 from refusals import refuses
 
 import fedraa as fl
+from fedraa.client.local_training import LocalTraining
 from fedraa.composition.overrides import SHORTCUTS, find_path, names_that_method_lacks, set_values, values_by_path
 from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
@@ -165,3 +166,9 @@ def test_error_about_an_async_rule_without_its_schedule_names_the_schedule() -> 
     with pytest.raises(ValueError, match="AsyncSchedule"):
         fl.Method(name="mine", update=rule)
     assert fl.Method(name="mine", update=rule, schedule=fl.AsyncSchedule()).asynchronous
+
+
+def test_batch_size_of_an_own_method_is_its_default() -> None:
+    own = fl.Method(name="own", local=LocalTraining(batch_size=64))
+    sizes = [resolve_method(Experiment(method=own, **fields)).local.batch_size for fields in ({}, {"batch_size": 32})]
+    assert sizes == [64, 32]

@@ -120,6 +120,8 @@ def test_values_tuned_on_other_data_give_a_warning(tuned_on: str | None, warned:
         (("fedavg",), {}, "equal", {}, "tuned", "--terms tuned"),
         (("fedavg",), {}, "tuned", {"fedsam": {"lr": 1.0}}, "tuned", "fedavg"),
         (("fedsam",), {"lr": 0.3}, "paper", None, "lr", "fedsam has 0.1"),
+        # 32 is the default of every method.
+        (("fedsam",), {"batch_size": 32}, "paper", None, "batch_size", "fedsam has 128"),
         (("fedavg",), {"lr": 0.3}, "tuned", {"fedavg": {"lr": 1.0}}, "lr", "fedavg has 1"),
         (("fedavg", "scaffold"), {"momentum": 0.5}, "equal", None, "momentum", "scaffold"),
         (("fedavg", "fed-raa"), {"lr_schedule": "cosine:9"}, None, None, "lr_schedule", "cosine:9@time"),
