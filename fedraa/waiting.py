@@ -4,7 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread, Timer
 
 from rich.console import Console
@@ -20,7 +20,8 @@ logger = logging.getLogger("fedraa")
 class _Lines(logging.Handler):
     """A handler that prints log records as plain lines.
 
-    Warnings go to stderr. Other records go to stdout if `to_stdout` is True, otherwise also to stderr.
+    Warnings go to stderr. Other records go to stdout if `to_stdout` is True, otherwise also to stderr. If the stream is
+    closed, for example because its reader has ended, the lines are lost.
     """
 
     def __init__(self, *, to_stdout: bool) -> None:
@@ -31,11 +32,11 @@ class _Lines(logging.Handler):
         stream = sys.stderr
         if self._to_stdout and record.levelno < logging.WARNING:
             stream = sys.stdout
-        try:
+        if stream is None:
+            return
+        with suppress(OSError, ValueError):
             stream.write(f"{self.format(record)}\n")
             stream.flush()
-        except (OSError, ValueError):
-            self.handleError(record)
 
 
 class _Printing:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from fedraa.models.computed_weights import is_spectral
@@ -94,8 +93,9 @@ def _is_comparable(value: object) -> bool:
 def is_same(before: object, after: object) -> bool:
     """Return True if two values are equal. In tensors, NaN equals NaN."""
     if isinstance(before, Tensor) and isinstance(after, Tensor):
-        alike = before.shape == after.shape and before.dtype == after.dtype
-        return alike and bool(torch.equal(before.nan_to_num(1e9), after.nan_to_num(1e9)))
+        if before.shape != after.shape or before.dtype != after.dtype:
+            return False
+        return bool(((before == after) | (before.isnan() & after.isnan())).all())
     if isinstance(before, np.ndarray) or isinstance(after, np.ndarray):
         return np.array_equal(np.asarray(before), np.asarray(after))
     if isinstance(before, Mapping) and isinstance(after, Mapping):

@@ -119,7 +119,7 @@ def measure_sharpness(module: nn.Module, x: Tensor, y: Tensor, *, rho: float = R
     for _ in range(steps):
         leaves = {name: (here[name] + offset[name]).requires_grad_() for name in here}
         loss = _mean_loss(module, leaves, x, y)
-        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         norm = torch.stack([g.norm() for g in gradients]).norm()
         if norm == 0:
             break
@@ -137,8 +137,7 @@ def _draw_direction(module: nn.Module, generator: torch.Generator) -> dict[str, 
             direction[name] = torch.zeros_like(p)
             continue
         d = torch.randn(p.shape, generator=generator).to(p.device)
-        rows = (len(p), -1)
-        scale = p.detach().reshape(rows).norm(dim=1) / d.reshape(rows).norm(dim=1)
+        scale = p.detach().flatten(1).norm(dim=1) / d.flatten(1).norm(dim=1)
         direction[name] = d * scale.reshape(-1, *[1] * (p.ndim - 1))
     return direction
 

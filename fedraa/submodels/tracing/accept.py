@@ -18,7 +18,7 @@ from fedraa.submodels.tracing.recorder import iterate_tensors
 
 
 def check_kinds(module: nn.Module) -> None:
-    """Raise InputError if a tensor has no values, or a trainable parameter is not dense, finite float32.
+    """Raise InputError if a tensor has no values or is not dense, or a trainable parameter is not finite float32.
 
     Buffers may contain infinities, because attention masks do.
     """
@@ -28,10 +28,11 @@ def check_kinds(module: nn.Module) -> None:
         if tensor.is_meta:
             hint = "make the module on the CPU, or call module.to_empty(device='cpu') and set its values"
             raise InputError("module", f"{name!r} is on the meta device, which keeps no values", hint=hint)
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            kind = tensor.dtype if tensor.is_quantized else tensor.layout
+            expected = "dense tensors, as to_dense() or dequantize() returns"
+            raise InputError("module", f"{name!r} is {kind}", expected=expected)
     for name, p in module.named_parameters():
-        if p.layout != torch.strided:
-            problem = f"parameter {name!r} is {p.layout}"
-            raise InputError("module", problem, expected="dense parameters, as p.to_dense() returns")
         if p.requires_grad and p.dtype != torch.float32:
             hint = "split it into real parts" if p.is_complex() else "call module.float() first, or freeze it"
             problem = f"parameter {name!r} is {p.dtype}"

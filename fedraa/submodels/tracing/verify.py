@@ -371,7 +371,7 @@ def _random_values(module: nn.Module, seed: int) -> Tensor:
     random = torch.Generator().manual_seed(seed)
     parts = [torch.zeros(0)]
     for p in trainable_parameters(module):
-        scale = 0.1 if p.dim() < 2 else 0.5 / (p.numel() / max(1, len(p))) ** 0.5
+        scale = 0.1 if p.dim() < 2 else 0.5 / max(1, p.numel() / max(1, len(p))) ** 0.5
         noise = torch.rand(p.shape, generator=random).sub_(0.5).mul_(12**0.5 * scale)
         parts.append((p.detach() + noise.to(p.dtype)).reshape(-1))
     return torch.cat(parts)

@@ -1,9 +1,12 @@
-"""The command `fedraa`: Ctrl-C during its imports, a deleted current folder, and the form of its warnings."""
+"""The command `fedraa`: Ctrl-C during its imports, a deleted folder, its warnings, and closed streams."""
 
 import errno
 import logging
+import os
+import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 from fedraa.__main__ import main
 from fedraa.cli.exit_code import exit_code, warnings_in_sentences
 from fedraa.errors import RunWarning
+from fedraa.waiting import printed_log
 
 
 def fail_import(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,3 +101,36 @@ def test_warnings_are_logged_once_if_a_custom_component_configures_logging(
         logging.basicConfig(format="log %(message)s", stream=sys.stderr)
         logging.getLogger("actors.cluster.engine").warning("server: it died")
     assert capsys.readouterr().err.splitlines() == ["log server: it died"]
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["methods", "fedavg"]])
+def test_command_with_closed_standard_streams_succeeds(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "fedraa", *arguments]
+    done = subprocess.run(command, check=False, stderr=subprocess.PIPE, preexec_fn=close_stdin_and_stdout)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def close_stdin_and_stdout() -> None:
+    os.close(0)
+    os.close(1)
+
+
+def test_stdout_escapes_characters_that_its_encoding_lacks() -> None:
+    command = [sys.executable, "-m", "fedraa", "methods", "fed-raa"]
+    done = subprocess.run(command, check=False, capture_output=True, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0
+    assert rb"\u2190" in done.stdout
+
+
+def test_log_lines_are_lost_without_an_error_if_the_reader_of_stdout_has_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    with suppress(BrokenPipeError), open(writer, "w", buffering=1) as stream, printed_log(to_stdout=True):
+        monkeypatch.setattr(sys, "stdout", stream)
+        logging.getLogger("fedraa").info("a line")
+        monkeypatch.setattr(sys, "stdout", None)
+        logging.getLogger("fedraa").info("another line")
+    assert capsys.readouterr().err == ""

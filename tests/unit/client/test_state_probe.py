@@ -118,6 +118,18 @@ def test_probe_ignores_a_constant_class_attribute() -> None:
     assert probe_layers(Scaled()).changes == ()
 
 
+def test_probe_compares_buffers_of_eight_bits() -> None:
+    class Coarse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.ones(WIDTH).to(torch.float8_e4m3fn))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale.float()
+
+    assert probe_layers(Coarse()).changes == ()
+
+
 def test_probe_restores_a_buffer_that_evaluation_changes_and_warns() -> None:
     state = probe_layers(AlwaysNorm())
     assert state.restored

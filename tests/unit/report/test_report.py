@@ -380,6 +380,15 @@ def test_sharpness_equals_the_closed_form_of_softmax_regression() -> None:
     assert measure_sharpness(*softmax_regression(), rho=0.3) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("shape", [(2,), (0, 3), (3, 0)])
+def test_landscape_ignores_parameters_that_the_model_does_not_use(shape: tuple[int, ...]) -> None:
+    module, x, y = softmax_regression()
+    expected = measure_sharpness(module, x, y)
+    module.register_parameter("unused", nn.Parameter(torch.ones(shape)))
+    assert measure_sharpness(module, x, y) == expected
+    assert np.isfinite(measure_surface(module, x, y, points=3).loss).all()
+
+
 def test_landscape_directions_have_the_norms_of_the_filters() -> None:
     module, x, y = softmax_regression()
     loaded = measure_surface(module, x, y, radius=1.0, points=3)

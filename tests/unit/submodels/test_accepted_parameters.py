@@ -53,6 +53,8 @@ def with_parameter(values: torch.Tensor) -> nn.Module:
         (lambda: with_second(nn.Linear(3, 2).half()), "'2.weight'", "float16"),
         (lambda: with_parameter(torch.ones(2, dtype=torch.complex64)), "'p'", "complex64"),
         (lambda: with_parameter(torch.eye(2).to_sparse()), "'p'", "sparse_coo"),
+        (lambda: with_buffer(torch.eye(2).to_sparse()), "'kept'", "sparse_coo"),
+        (lambda: with_buffer(torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)), "'kept'", "qint8"),
         (lambda: with_value(float("nan")), "'2.bias'", "finite"),
         (lambda: with_value(float("inf")), "'2.bias'", "finite"),
     ],
@@ -60,6 +62,11 @@ def with_parameter(values: torch.Tensor) -> nn.Module:
 def test_error_names_the_untrainable_tensor(make: Callable[[], nn.Module], name: str, reason: str) -> None:
     with refuses("module", name, reason):
         trace_module(make(), torch.ones(2, 4))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_parameter_without_values_is_accepted(shape: tuple[int, int]) -> None:
+    assert trace_module(with_parameter(torch.zeros(shape)), torch.ones(2, 4)).groups
 
 
 def test_infinite_buffer_is_accepted() -> None:
