@@ -288,9 +288,10 @@ def _flops_per_sample(history: History) -> float:
     """Return the millions of FLOPs per training sample. Tasks must have a fixed number of steps."""
     experiment = history.experiment
     assert isinstance(experiment.local_steps, int)
+    batch_size: int = history.config["method"]["local"]["batch_size"]
     commits = _lines_of_kind(history, "commit")
     flops: float = sum(line["flops"] for line in commits)
-    return 1e-6 * flops / (len(commits) * experiment.local_steps * history.config["method"]["local"]["batch_size"])
+    return 1e-6 * flops / (len(commits) * experiment.local_steps * batch_size)
 
 
 FLOPS_PER_SAMPLE = Metric("MFLOP a sample", _flops_per_sample, "less", ".1f", fixed=True)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from functools import partial
 from inspect import signature
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Annotated, Any, Union
 
 import tyro
@@ -53,6 +53,7 @@ def parse_command(commands: Commands, arguments: Sequence[str], description: str
     _answer_help(commands, arguments)
     if name in commands:
         _refuse_twice(arguments)
+        _refuse_empty(arguments)
     subcommands = []
     for command_name, command in commands.items():
         path = None
@@ -92,6 +93,18 @@ def _refuse_twice(arguments: Sequence[str]) -> None:
         if flag in seen:
             raise InputError(flag, "it is given twice", hint="give it once")
         seen.add(flag)
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """Raise InputError for an empty value. As a path it would be the current folder."""
+    for before, word in pairwise(takewhile(lambda word: word != "--", arguments)):
+        if word.startswith("--") and word.endswith("="):
+            name = word.removesuffix("=")
+        elif not word:
+            name = before if before.startswith("--") else arguments[0]
+        else:
+            continue
+        raise InputError(name, got="", expected="a value", hint="a variable of the shell may be unset")
 
 
 @contextmanager

@@ -5,7 +5,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, SkipValidation, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SkipValidation,
+    ValidationError,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core.core_schema import ValidationInfo
 
@@ -31,8 +40,15 @@ else:
     Override = Annotated[tuple[str, ...], SkipValidation, PlainSerializer(_written_values, when_used="json")]
 
 
+def _refuse_empty(value: object, info: ValidationInfo) -> object:
+    if value == "":
+        problem = "an empty text would be the current folder"
+        raise InputError(str(info.field_name), problem, got=value, hint="give a path, such as . for the current folder")
+    return value
+
+
 # A path may also be a text.
-PathText = Annotated[Path, Field(strict=False)]
+PathText = Annotated[Path, Field(strict=False), BeforeValidator(_refuse_empty)]
 
 
 class Section(BaseModel):

@@ -74,7 +74,8 @@ def test_extended_run_that_keeps_values_of_the_first_limit_gives_a_warning(tmp_p
             warnings.simplefilter("always", RunWarning)
             digests["extended", is_fixed] = resume(directory, rounds=4).summary["model_sha256"]
         assert len(caught) == (not is_fixed)
-        digests["long", is_fixed] = run(**flags, **more, rounds=4).summary["model_sha256"]
+        long = run(**flags, **more, rounds=4, out=tmp_path / f"long {is_fixed}")
+        digests["long", is_fixed] = long.summary["model_sha256"]
     assert digests["extended", True] == digests["long", True]
     assert digests["extended", False] != digests["long", False]
 

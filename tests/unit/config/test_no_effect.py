@@ -359,6 +359,28 @@ def test_flag_given_twice_is_refused(words: str) -> None:
         parse_command(COMMANDS, words.split(), None)
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["run", "--out", ""], "--out"),
+        (["run", "--out="], "--out"),
+        (["compare", "fedavg", "--tuned", ""], "--tuned"),
+        (["resume", ""], "resume"),
+        (["report", "a", ""], "report"),
+    ],
+)
+def test_empty_value_is_refused(words: list[str], name: str) -> None:
+    """An unset variable of the shell gives such a value. As a path it would be the current folder."""
+    with refuses(name, got=""):
+        parse_command(COMMANDS, words, None)
+
+
+@pytest.mark.parametrize("field", ["out", "data_dir", "links", "availability"])
+def test_empty_path_is_refused(field: str) -> None:
+    with refuses(field, got=""):
+        Experiment(**{field: ""})
+
+
 def test_flags_after_two_dashes_belong_to_the_submitted_command() -> None:
     assert parse_command(COMMANDS, ["submit", "--address", "http://x", "--", "run", "--lr", "0.1", "--lr", "0.2"], None)
 
