@@ -74,11 +74,11 @@ def _mnist_fields(**more: Any) -> dict[str, Any]:
 
 def _table_fields(table: str, **more: Any) -> dict[str, Any]:
     dataset = f"benchmarks.studies.race.generated_tables:{table}"
-    return {"dataset": dataset, "hidden": (64,), "batch_size": 32, "compute": "1:0.5,3:0.5"} | more
+    return {"dataset": dataset, "hidden": (64,), "compute": "1:0.5,3:0.5"} | more
 
 
 def _cifar_fields(dataset: str) -> dict[str, Any]:
-    return {"dataset": dataset, "model": "cnn", "transforms": ("crop", "flip"), "batch_size": 32, **_THIRDS}
+    return {"dataset": dataset, "model": "cnn", "transforms": ("crop", "flip"), **_THIRDS}
 
 
 _TABLE_TUNING: dict[str, Any] = {
@@ -230,7 +230,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "agnews",
             "AG News (subset), FastText, Dirichlet 0.5, half of the devices 3x as fast",
-            {"dataset": "agnews", "model": "fasttext", "batch_size": 32, "partition": "dirichlet", **_THIRDS},
+            {"dataset": "agnews", "model": "fasttext", "partition": "dirichlet", **_THIRDS},
             (0.70, 0.75, 0.80),
             6.0,
             lengths=(10, 28, 56, 140),
@@ -249,7 +249,6 @@ SETTINGS: dict[str, Setting] = {
                 "dataset": "benchmarks.studies.race.shakespeare:roles",
                 "model": "benchmarks.studies.race.shakespeare:Letters",
                 "objective": "next-token",
-                "batch_size": 32,
                 **_THIRDS,
             },
             (0.36, 0.39, 0.42),
@@ -303,7 +302,6 @@ SETTINGS: dict[str, Setting] = {
             {
                 "dataset": "digits",
                 "model": "benchmarks.studies.race.narrow_resnet:narrow_resnet",
-                "batch_size": 32,
                 **_THIRDS,
             },
             (0.80, 0.90, 0.95),
