@@ -41,7 +41,7 @@ else:
 
 
 def _refuse_empty(value: object, info: ValidationInfo) -> object:
-    if value == "":
+    if isinstance(value, str) and not value:
         problem = "an empty text would be the current folder"
         raise InputError(str(info.field_name), problem, got=value, hint="give a path, such as . for the current folder")
     return value
