@@ -62,11 +62,13 @@ class ReservedDirectory:
     def release(self) -> None:
         """End the reservation, and remove its files if the run has not begun."""
         assert self._lock is not None
-        if not _has_begun(self.directory):
+        path = self.directory / WRITER
+        is_own = not path.exists() or _is_at(self._lock, path)
+        if is_own and not _has_begun(self.directory):
             self._remove_early_files()
         with suppress(OSError):
-            if _is_at(self._lock, self.directory / WRITER):
-                (self.directory / WRITER).unlink()
+            if _is_at(self._lock, path):
+                path.unlink()
         os.close(self._lock)
         self._remove_made_directories()
 

@@ -13,7 +13,6 @@ from typing import BinaryIO
 
 from fedraa.errors import InputError
 from fedraa.reading.regular_files import open_regular_file, read_regular_file
-from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.file_names import EVENTS
 
 # Seconds to wait for the lock. The server process of a killed run may still hold it for a moment.
@@ -38,7 +37,11 @@ class WriteLock:
     def __init__(self, directory: Path, log: FileIO, driver: str) -> None:
         _wait_for_lock(directory, log)
         self._file = directory / WRITER
-        write_text(self._file, driver)
+        # The reservation of the directory is a lock on this file. A new file would not have the lock, so that another
+        # run could reserve the directory before this run writes its configuration. O_NONBLOCK is for named pipes.
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK, 0o666)
+        with open(descriptor, "wb") as stream:
+            stream.write(driver.encode())
 
     def release(self) -> None:
         """Remove the file that names the process, if the disk allows it. Closing the log ends the lock."""

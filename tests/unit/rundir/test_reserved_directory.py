@@ -15,6 +15,8 @@ from fedraa import api
 from fedraa.cli.main import main
 from fedraa.config.experiment import Experiment
 from fedraa.errors import InputError
+from fedraa.rundir.event_log import EventLog
+from fedraa.rundir.file_names import EVENTS
 from fedraa.rundir.history import History
 from fedraa.rundir.reserved_directory import ReservedDirectory, reserve_directory
 from fedraa.rundir.run_lock import WRITER
@@ -102,6 +104,16 @@ def test_processes_never_reserve_the_same_directory(out_name: str, tmp_path: Pat
         assert sum(error.startswith("out: same ") for error in outputs) == 5
     else:
         assert sorted(outputs) == [f"runs/x-{number}" for number in range(1, 7)]
+
+
+def test_run_that_has_opened_its_log_keeps_its_directory(tmp_path: Path) -> None:
+    """The log replaced the locked file, so that another run could take the directory and remove the open log."""
+    with reserve_directory(tmp_path / "run", Path) as directory:
+        log = EventLog(directory)
+        with refuses("out"):
+            ReservedDirectory(directory)
+        assert (directory / EVENTS).exists()
+        log.close()
 
 
 def test_runs_and_comparisons_that_start_together_use_different_directories(
