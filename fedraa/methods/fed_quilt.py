@@ -69,7 +69,7 @@ from fedraa.vectors.index_ranges import global_slices
 
 # The momentum of Muon steps covers SHORTEST tasks until a fragment had EARLY short tasks, and later up to LONGEST. A
 # short memory is faster at first, when the deltas change quickly. A long memory has less noise at the end of long runs.
-# After the first EARLY tasks the steps become shorter, too.
+# The steps also become shorter after the first EARLY tasks.
 EARLY, SHORTEST, LONGEST = 500, 5, 20
 # The running mean of squared deltas covers about this number of updates of a fragment.
 SQUARES_WINDOW = 100
