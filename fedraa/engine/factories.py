@@ -71,6 +71,7 @@ def make_server(
         shared=spec.shared,
         rounds=spec.limits.steps,
         full_weight=spec.full_weight,
+        label_overlap=spec.label_overlap,
         hides_losses=spec.privacy is not None,
     )
     server = method.schedule.server(method.update, setup)

@@ -101,7 +101,8 @@ def measure_labels(
         objective: The objective.
         seed: Seed of the run.
     """
-    needs_overlap = objective.classifies and method.local.auto is not None
+    rule_needs_it = getattr(method.update, "uses_label_overlap", False)
+    needs_overlap = objective.classifies and (rule_needs_it or method.local.auto is not None)
     if not (method.local.logit_calibration or needs_overlap):
         return None, 1.0
     shares = measure_label_shares(data, data.dataset.classes, seed)

@@ -86,7 +86,7 @@ class RunSpec:
     label_overlap: float = 1.0
     """How much the label shares of a client overlap with those of all clients, on average (`measure_label_overlap`).
 
-    A run needs this number if its number of local steps is auto.
+    A run needs this number if its number of local steps is auto, or if its AsyncRule has `uses_label_overlap`.
     """
     attack: AttackPlan | None = None
     """The attack of some clients."""

@@ -14,7 +14,7 @@ When (j, delta) arrives:
     a = min(1, server_gain * M / N) * s(staleness)         # of the N clients at work, about N / M train fragment j
     if H <= 7, on weight matrices:
         g = max(1, number of such deltas of fragment j so far / 500)
-        m_j <- (1 - 1 / w) * m_j + a * delta / w               # w = 5 g, at most 20
+        m_j <- (1 - 1 / w) * m_j + a * delta / w         # w = max(5, 1.5 / o, 5 g), at most 20
         r = |m_j| / the root mean square of the last |a * delta| of fragment j, at most 1
         theta_j <- theta_j + 0.28 * sqrt(min(1, server_gain * M / N) * H / (L g)) * r * sqrt(rows / columns) * U V^T
         for each of the L matrices, with U S V^T = (1 - 1 / w) * m_j + a * delta / w     # Nesterov's momentum
@@ -23,7 +23,8 @@ When (j, delta) arrives:
         on biases of cut layers and on embeddings that all fragments have: a = min(1, server_gain / N) * s(staleness)
     the learning rate of later tasks, at first 0.2, rises if the median c of the last N updates is above -0.05, and
         falls if it is below -0.05 or if the clients' losses have risen
-The evaluated model is the Polyak mean of the last models.
+The evaluated model is the Polyak mean of the last models. The overlap o of the clients' labels is 1 if all clients have
+the same label frequencies, and about 0.2 if each client has two of ten labels.
 
 Read next: server/muon.py (U V^T), client/halfway_cosine.py and server/local_rates.py (the learning rate),
 client/embedding_steps.py (Adam for embeddings).
@@ -71,6 +72,9 @@ from fedraa.vectors.index_ranges import global_slices
 # short memory is faster at first, when the deltas change quickly. A long memory has less noise at the end of long runs.
 # The steps also become shorter after the first EARLY tasks.
 EARLY, SHORTEST, LONGEST = 500, 5, 20
+# If clients have few labels, the momentum covers so many tasks that each label occurs in about this number of them. A
+# shorter memory forgets labels.
+TASKS_PER_LABEL = 1.5
 # The running mean of squared deltas covers about this number of updates of a fragment.
 SQUARES_WINDOW = 100
 # Lower limit of the running mean of squared deltas. Deltas are divided by a power of this mean.
@@ -137,13 +141,14 @@ class MuonDelta(DeltaMix):
         theta <- theta + server_lr * sqrt(min(1, server_gain * M / N) * H / (L * g)) * r * sqrt(rows / columns) * U V^T
         m <- m + (d - m) / w,  v_j <- v_j + (|d|^2 - v_j) / w,  r = min(1, |m| / sqrt(v_j)),  d = a * delta
 
-    on the L matrices of its fragment j, with a as in DeltaMix. U S V^T is a matrix of Nesterov's momentum. The age
-    g = max(1, t / 500) of the fragment grows after its short task t = 500. The momentum covers w = 5 g tasks, at most
-    20. In r, the means m and v_j are divided by 1 - 0.8^t. r is near 1 if the deltas of the last w tasks agree, and
-    about 1 / sqrt(2 w - 1) if they are independent noise: .33 at first, and .16 from t = 2000 on. r depends mostly on
-    the directions with the largest deltas, while U V^T has all directions and so all their noise. Therefore the steps
-    also become shorter with 1 / sqrt(g). With N clients, m has deltas of about N / M tasks that started from nearly the
-    same weights, so the step is shorter for large N.
+    on the L matrices of its fragment j, with a as in DeltaMix. U S V^T is a matrix of Nesterov's momentum. The
+    fragment's age g = max(1, t / 500) grows after its short task t = 500. The momentum covers w = max(w_1, 5 g) tasks,
+    at most 20, with w_1 = max(5, 1.5 / o). The overlap o is described in `measure_label_overlap`.
+    In r, the means m and v_j are divided by 1 - (1 - 1 / w_1)^t. r is near 1 if the deltas of the last w tasks agree,
+    and about 1 / sqrt(2 w - 1) if they are independent noise: .33 with w = 5, and .16 from t = 2000 on. r depends
+    mostly on the directions with the largest deltas, while U V^T has all directions and so all their noise. Therefore
+    the steps also become shorter with 1 / sqrt(g). With N clients, m has deltas of about N / M tasks that started from
+    nearly the same weights, so the step is shorter for large N.
 
     The factor sqrt(rows / columns) lets the outputs of all layers change about equally (Yang, Simon and Bernstein,
     "A spectral condition for feature learning", 2023). In deep models, the changes of all L layers add up, with
@@ -161,6 +166,7 @@ class MuonDelta(DeltaMix):
 
     mixing_formula: ClassVar[MixingFormula | None] = None
     keeps: ClassVar[str] = "momentum m [d]"
+    uses_label_overlap: ClassVar[bool] = True
     state_fields: ClassVar[tuple[str, ...]] = ("_momentum", "_squares", "_arrivals")
 
     def start(self, model: AsyncModel) -> None:
@@ -168,6 +174,7 @@ class MuonDelta(DeltaMix):
         self._momentum = np.zeros(len(model.params), np.float32)
         self._squares = [0.0] * model.fragments
         self._arrivals = [0] * model.fragments
+        self._first_memory = max(SHORTEST, TASKS_PER_LABEL / max(model.label_overlap, TASKS_PER_LABEL / LONGEST))
         self._matrices: dict[int, FragmentMatrices] = {}
         self._layers = max(1, sum(is_matrix(shape) and not is_added(shape) for shape in model.tensors))
 
@@ -179,7 +186,7 @@ class MuonDelta(DeltaMix):
         delta *= np.float32(self.weight(update.staleness, update.balance))
         self._arrivals[update.fragment] += 1
         age = max(1.0, self._arrivals[update.fragment] / EARLY)
-        share = 1 / min(LONGEST, SHORTEST * age)
+        share = 1 / min(LONGEST, max(self._first_memory, SHORTEST * age))
         blend_weights(self._momentum, update.coordinates, delta, share)
         direction = copy_coordinates(self._momentum, update.coordinates)
         length = self.server_lr * sqrt(self._share * update.steps / (self._layers * age))
@@ -206,8 +213,8 @@ class MuonDelta(DeltaMix):
         self._squares[fragment] += share * (scalar_product(delta, delta) - self._squares[fragment])
         if not self._squares[fragment]:
             return 0.0
-        # This is 1 before w becomes longer than SHORTEST.
-        correction = 1 - (1 - 1 / SHORTEST) ** self._arrivals[fragment]
+        # This is 1 before w becomes longer than at first.
+        correction = 1 - (1 - 1 / self._first_memory) ** self._arrivals[fragment]
         return min(1.0, sqrt(scalar_product(momentum, momentum) / (correction * self._squares[fragment])))
 
     def memory(self, size: int, clients: int) -> int:

@@ -97,6 +97,8 @@ class AsyncModel:
         tensors: The shape of each tensor of the model, in the order of `params`; empty if unknown.
         probabilities: The probability with which the server draws each client [N]; None if unknown.
         sent: Number of coordinates that clients send; None for all. Personal layers are not sent.
+        label_overlap: Mean overlap of a client's label frequencies with those of all clients (`measure_label_overlap`);
+            1 if unknown.
         release_noise: A function that returns the noise [d] of central privacy for a full buffer, and the mask [d] of
             the coordinates with noise. None without such noise.
     """
@@ -109,6 +111,7 @@ class AsyncModel:
     tensors: Shapes = ()
     probabilities: Floats | None = None
     sent: int | None = None
+    label_overlap: float = 1.0
     release_noise: Callable[[], tuple[Vector, npt.NDArray[np.bool_]]] | None = None
 
     @property
@@ -161,6 +164,7 @@ class AsyncRule(Stateful, ABC):
         adds_noise: True if the rule adds `model.release_noise` to each full buffer, and ignores no update. For other
             rules, central privacy adds noise to every single update.
         uses_samples: True if weights depend on numbers of samples or of local steps, which may exceed 1.
+        uses_label_overlap: True if the rule reads `model.label_overlap`, which is measured only for such rules.
         uses_losses: True if weights depend on training losses, which privacy does not protect.
         participation_correction: Exponent of the participation correction (`balance`) in the weights; 0 turns it off.
     """
@@ -173,6 +177,7 @@ class AsyncRule(Stateful, ABC):
     needs_all_clients: ClassVar[bool] = False
     adds_noise: ClassVar[bool] = False
     uses_samples: ClassVar[bool] = False
+    uses_label_overlap: ClassVar[bool] = False
     participation_correction: NotNegative = 0.0
     shared_weight: float = 1.0
     asynchronous: ClassVar[bool] = True

@@ -198,6 +198,7 @@ def _make_store(
         tensors=setup.run.traced.shapes,
         probabilities=None if routing is None else routing.probabilities,
         full_weight=setup.full_weight,
+        label_overlap=setup.label_overlap,
         hides_losses=setup.hides_losses,
     )
 

@@ -103,6 +103,7 @@ class ServerSetup:
         shared: Mask [d] of the coordinates that clients send; None for all.
         rounds: The run's limit of server updates; None without a limit.
         full_weight: Mask [d] of coordinates to which the `shared_weight` of an AsyncRule does not apply; None for none.
+        label_overlap: Mean overlap of a client's label frequencies with those of all clients; 1 if unknown.
         hides_losses: True if an AsyncRule receives no training losses, because privacy does not protect them.
     """
 
@@ -124,6 +125,7 @@ class ServerSetup:
     shared: Mask | None = None
     rounds: int | None = None
     full_weight: Mask | None = None
+    label_overlap: float = 1.0
     hides_losses: bool = False
 
     @property

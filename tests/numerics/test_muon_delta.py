@@ -35,11 +35,11 @@ def fragment_places(fragment: int) -> tuple[np.ndarray, ...]:
     return first.reshape(4, 3)[units], bias[units], second.reshape(2, 4)[:, units], last
 
 
-def make_model() -> AsyncModel:
+def make_model(label_overlap: float = 1.0) -> AsyncModel:
     parts = [np.sort(np.concatenate([place.ravel() for place in fragment_places(number)])) for number in (0, 1)]
     common = tuple(np.searchsorted(part, PLACES[3]) for part in parts)
     params = np.random.default_rng(1).standard_normal(26).astype(np.float32)
-    return AsyncModel(params, clients=CLIENTS, fragments=2, common=common, tensors=SHAPES)
+    return AsyncModel(params, clients=CLIENTS, fragments=2, common=common, tensors=SHAPES, label_overlap=label_overlap)
 
 
 def make_update(model: AsyncModel, fragment: int, steps: int, seed: int, staleness: int = 0) -> ClientUpdate:
@@ -58,10 +58,24 @@ def apply_all(rule: AsyncRule, model: AsyncModel, updates: list[ClientUpdate]) -
 
 
 @pytest.mark.parametrize(
-    ("staleness", "earlier"), [("constant", 0), ("polynomial", 0), ("constant", 799), ("constant", 2500)]
+    ("staleness", "earlier", "overlap", "first_memory"),
+    [
+        ("constant", 0, 1.0, 5),
+        ("polynomial", 0, 1.0, 5),
+        ("constant", 799, 1.0, 5),
+        ("constant", 2500, 1.0, 5),
+        ("constant", 0, 0.4, 5),
+        ("constant", 0, 0.2, 7.5),
+        ("constant", 799, 0.15, 10),
+        ("constant", 2500, 0.15, 10),
+        ("constant", 0, 0.05, 20),
+        ("constant", 0, 0.0, 20),
+    ],
 )
-def test_short_tasks_lead_to_muon_steps_and_long_tasks_add_their_deltas(staleness: str, earlier: int) -> None:
-    model = make_model()
+def test_short_tasks_lead_to_muon_steps_and_long_tasks_add_their_deltas(
+    staleness: str, earlier: int, overlap: float, first_memory: float
+) -> None:
+    model = make_model(overlap)
     start = model.params.copy()
     tasks = [(0, 1, 0), (1, 2, 1), (0, 9, 3), (0, 7, 4), (1, 8, 0), (1, 1, 2), (0, 3, 0)]
     updates = [make_update(model, *task[:2], seed=seed, staleness=task[2]) for seed, task in enumerate(tasks)]
@@ -88,11 +102,11 @@ def test_short_tasks_lead_to_muon_steps_and_long_tasks_add_their_deltas(stalenes
             continue
         change = weight * delta[matrices]
         arrivals[fragment] += 1
-        w = min(arrivals[fragment] / 100, 20) if earlier else 5
+        w = max(first_memory, min(arrivals[fragment] / 100, 20))
         shortening = sqrt(500 / arrivals[fragment]) if earlier else 1
         m[matrices] += (change - m[matrices]) / w
         squares[fragment] += (change @ change - squares[fragment]) / w
-        bias_correction = 1 - 0.8 ** arrivals[fragment]
+        bias_correction = 1 - (1 - 1 / first_memory) ** arrivals[fragment]
         mean = m[matrices] / bias_correction
         agreement = min(1.0, float(np.linalg.norm(mean)) / sqrt(squares[fragment] / bias_correction))
         agreements.append(agreement)
@@ -103,7 +117,8 @@ def test_short_tasks_lead_to_muon_steps_and_long_tasks_add_their_deltas(stalenes
             length = 0.28 * sqrt(GAIN * 2 / CLIENTS * steps / 2) * agreement * sqrt(rows / columns) * shortening
             theta[place] += length * newton_schulz(nesterov)
     # Before the first delta the momentum is 0, so that delta agrees with it only if it is the first task.
-    assert agreements[0] == pytest.approx({0: 1, 799: 8**-0.5, 2500: 20**-0.5}[earlier])
+    first_w = {0: first_memory, 799: max(8, first_memory), 2500: 20}[earlier]
+    assert agreements[0] == pytest.approx(first_w**-0.5 if earlier else 1)
     assert 0.1 < min(agreements) < 0.9
     np.testing.assert_allclose(model.params, theta, rtol=0, atol=2e-5)
 

@@ -161,6 +161,7 @@ class LocalStore:
         tensors: Shapes = (),
         probabilities: Floats | None = None,
         full_weight: Mask | None = None,
+        label_overlap: float = 1.0,
         hides_losses: bool = False,
     ) -> None:
         """Bind the rule to the model.
@@ -177,6 +178,7 @@ class LocalStore:
             tensors: The shape of each tensor of the model.
             probabilities: The probability with which the server draws each client [N]; None if unknown.
             full_weight: Mask [d] of coordinates to which the rule's `shared_weight` does not apply; None for none.
+            label_overlap: Mean overlap of a client's label frequencies with those of all clients; 1 if unknown.
             hides_losses: True if the rule receives no training losses, because privacy does not protect them.
         """
         self.params = params
@@ -195,6 +197,7 @@ class LocalStore:
             tensors=tensors,
             probabilities=probabilities,
             sent=sent,
+            label_overlap=label_overlap,
             release_noise=release,
         )
         self._rule = rule.bind(self._model)

@@ -1,12 +1,14 @@
 """The shares of the labels in the data of all clients, for data in memory and for data that clients create."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fedraa as fl
 from fedraa.engine.build import build_run
+from fedraa.server.async_rule import ApplyResult, AsyncModel, ClientUpdate
 
 LABELS = {0: [0, 0, 0, 1], 1: [0, 0, 0, 2]}
 SHARES = (0.75, 0.125, 0.125)
@@ -51,3 +53,35 @@ def test_labels_are_not_measured_if_the_method_does_not_need_them() -> None:
     experiment = fl.Experiment(method="fedavg", clients=2, rounds=1, engine="local")
     run = build_run(experiment, dataset=generated_data())
     assert (run.label_shares, run.label_overlap) == (None, 1.0)
+
+
+def test_overlap_is_measured_for_a_rule_that_reads_it_whatever_the_number_of_steps() -> None:
+    for method, measured in (("fed-quilt", 0.875), ("fed-raa", 1.0)):
+        experiment = fl.Experiment(method=method, local_steps=3, clients=2, updates=1, engine="local")
+        assert build_run(experiment, dataset=generated_data()).label_overlap == pytest.approx(measured)
+
+
+def test_rule_on_the_server_receives_the_overlap(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    class Recorder(fl.AsyncRule):
+        uses_label_overlap = True
+
+        def start(self, model: AsyncModel) -> None:
+            seen.append(model.label_overlap)
+
+        def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+            return ApplyResult(0.0)
+
+    fl.run(
+        method="fed-raa",
+        async_rule=Recorder(),
+        dataset=generated_data(),
+        clients=2,
+        updates=1,
+        engine="local",
+        out=tmp_path / "run",
+        quiet=True,
+    )
+    assert seen
+    assert seen == pytest.approx([0.875] * len(seen))
