@@ -374,6 +374,9 @@ MUTANTS: list[Mutant] = [
     *_in(
         "actors/pool/executor.py",
         ("        if not handle.calls:\n", "        if False:\n", SIMULATED_EXECUTOR),
+    ),
+    *_in(
+        "fedraa/engine/task_pool.py",
         ("            self._queues.again(call.tasks)\n", "", SIMULATED),
         (
             "            if call.evaluation is not None:\n                self._evaluations.append(call.evaluation)",
