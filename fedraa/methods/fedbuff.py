@@ -38,7 +38,10 @@ from fedraa.vectors.chunked import add_scaled
 
 @dataclass
 class Buffered(AsyncRule):
-    """A rule that changes the model once every `size` client updates. Only these changes give a new model version."""
+    """A rule that changes the model once every `size` client updates. Only these changes give a new model version.
+
+    A subclass calls `_count_update` after it has added an update to its buffer.
+    """
 
     size: Count = 10
 
