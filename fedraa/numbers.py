@@ -1,5 +1,6 @@
-"""Check numbers against the annotations of dataclass fields, and format quantities."""
+"""Check numbers against the annotations of dataclass fields, round numbers, and format quantities."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import fields
@@ -11,6 +12,7 @@ import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedraa.errors import InputError, plain_text
+from fedraa.messages import Floats, Index
 
 # Models and updates are float32, in which a number above 3.4e38 is infinite.
 MAX_FLOAT32 = 3e38
@@ -22,6 +24,9 @@ UpToOne = Annotated[float, Field(ge=0, le=1)]
 Decay = Annotated[float, Field(ge=0, lt=1)]
 # NumPy's integers have 64 bits.
 Count = Annotated[int, Field(ge=1, lt=2**63)]
+
+# Numbers are rounded to these decimals before they are rounded up or down, because 0.29 * 100 is 28.999999999999996.
+EXACT_DECIMALS = 9
 
 # For each error type of pydantic: the words before a bound in a message, and the bound's key in the error's `ctx`.
 _BOUNDS = {
@@ -106,6 +111,27 @@ def _is_plain(hint: Any) -> bool:
             alternatives = alternatives[:1]
         return all(map(_is_plain, alternatives))
     return hint in (bool, int, float, str, NoneType, ...) or get_origin(hint) is Literal
+
+
+def round_down(number: float) -> int:
+    """Return the largest integer up to `number`, without rounding errors: 0.29 * 100 gives 29."""
+    return math.floor(round(number, EXACT_DECIMALS))
+
+
+def round_up(number: float) -> int:
+    """Return the smallest integer from `number` on, without rounding errors: 1.1 * 100 gives 110."""
+    return math.ceil(round(number, EXACT_DECIMALS))
+
+
+def round_to_total(quotas: Floats, total: int) -> Index:
+    """Round numbers [n] with the sum `total` up or down to integers [n] with this sum (largest-remainder method).
+
+    The largest fractional parts are rounded up. Among equal ones, the first are rounded up.
+    """
+    integers = np.floor(quotas).astype(np.int64)
+    largest = np.argsort(integers - quotas, kind="stable")[: total - integers.sum()]
+    integers[largest] += 1
+    return integers
 
 
 def format_quantity(value: object, unit: str) -> str:

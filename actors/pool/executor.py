@@ -33,11 +33,10 @@ from fedraa.engine.executor import fault_of_task, format_error, may_be_client_fa
 from fedraa.engine.factories import make_worker_spec
 from fedraa.engine.hang_detector import HangDetector
 from fedraa.engine.run_spec import RunSpec
-from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.engine.task_pool import MAX_WORKER_DEATHS, TaskPool
 from fedraa.engine.task_queues import Queues
-from fedraa.errors import InputError, RunFailed, WorkersLost
-from fedraa.messages import Fault, Index, SharedBuffer, State, Task, Update, Vector
+from fedraa.errors import InputError, WorkersLost
+from fedraa.messages import Fault, Index, SharedBuffer, State, Update, Vector
 
 # Seconds between two checks for frozen actors.
 CHECK_SECONDS = 1.0
@@ -115,6 +114,7 @@ class RayExecutor(TaskPool):
 
     def __post_init__(self) -> None:
         self.workers = sum(group.workers for group in self.groups)
+        self._offsets = self.blocks.offsets
         self._serializer = TaskSerializer()
         self._queues = Queues(len(self.groups), self.group_of, self._task_work, self.stack)
         self._class = actor_class(self.worker)
@@ -131,10 +131,6 @@ class RayExecutor(TaskPool):
         self._evaluations.append(pending)
         self._fill_queues()
         return pending
-
-    def busy(self) -> tuple[int, int]:
-        ready = self._ready_workers()
-        return sum(bool(handle.calls) for handle in ready), len(ready)
 
     def close(self) -> None:
         for handle in self._handles.values():
@@ -219,11 +215,6 @@ class RayExecutor(TaskPool):
                 ref = handle.actor.train_all.remote(jobs, *shared_args)
                 work = sum(map(self._task_work, tasks))
                 self._add_call(Call(TRAIN, handle, ref, work=work, tasks=tasks, args=shared_args))
-
-    def _task_work(self, task: Task) -> float:
-        """Return a task's number of samples times its number of parameters, which is about proportional to its time."""
-        samples = self.blocks.offsets[task.client + 1] - self.blocks.offsets[task.client]
-        return float(int(samples) * task.size)
 
     def _end_call(self, call: Call) -> None:
         """Handle a call that ended with a result, an exception of the called method, or the worker's death."""
@@ -332,12 +323,6 @@ class RayExecutor(TaskPool):
                 self._settle_task(task, update)
             self._queues.record_duration(sum(update.seconds for update in result), call.work)
 
-    def _evaluate_again(self, pending: WorkerEvaluation, wrong: str) -> None:
-        pending.failures += 1
-        if pending.failures == MAX_TASK_ATTEMPTS:
-            raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {wrong}")
-        self._evaluations.append(pending)
-
     def _replace_worker(self, handle: WorkerHandle, cause: str) -> None:
         """Kill a worker, and start a new one. After `MAX_WORKER_DEATHS` deaths, no new worker is started."""
         runtime.kill(handle.actor)
@@ -356,7 +341,4 @@ class RayExecutor(TaskPool):
             del self._calls[call.ref]
         culprit, *innocent = handle.calls
         self._deliver_outcome(culprit, None, cause)
-        for call in innocent:
-            self._queues.again(call.tasks)
-            if call.evaluation is not None:
-                self._evaluations.append(call.evaluation)
+        self._repeat_calls(innocent)

@@ -124,10 +124,7 @@ class BatchedTrainer(Trainer):
                 cosine = None
                 if halfway is not None and received is not None:
                     cosine = halfway.compute(received, stack.weights, row, local_step.embeddings)
-                extras = self._compress_update(local_step, task, row)
-                extras |= local_step.optimizer_state(row)
-                if local_step.squares is not None:
-                    extras["squares"] = local_step.squares[row]
+                extras = self._finish_update(local_step, task, row)
                 trained[row] = Update(
                     task=task.id,
                     client=task.client,

@@ -157,12 +157,9 @@ class Trainer:
         cosine = None
         if run.halfway is not None:
             cosine = run.halfway.compute(run.before_steps, run.weights, embeddings=local_step.embeddings)
-        extras |= self._compress_update(local_step, task, personal=mask)
-        if local_step.squares is not None:
-            extras["squares"] = local_step.squares
+        extras |= self._finish_update(local_step, task, personal=mask)
         if local_step.adversary is not None:
             extras[ADVERSARY_KEY] = local_step.adversary.state.detach()
-        extras |= local_step.optimizer_state()
         extras |= {buffer.key: run.state[buffer.name] for buffer in algorithm.kept}
         extras |= run.reply
         total, steps = run.total, run.steps
@@ -191,12 +188,13 @@ class Trainer:
         """Train several tasks in order."""
         return [self.train(*one) for one in work]
 
-    def _compress_update(
+    def _finish_update(
         self, local_step: LocalStep, task: Task, row: int | EllipsisType = ..., personal: Tensor | None = None
     ) -> dict[str, Tensor]:
         """Replace the trained weights by the weights that the server computes from the compressed delta.
 
-        Return the client's new values of error feedback by buffer name; empty without error feedback.
+        Return the other results of the local steps, by name in the update: the new values of error feedback, the
+        squared gradients and the state of the optimizer. A result is absent if the run does not need it.
 
         Args:
             local_step: The local steps of the task.
@@ -204,14 +202,15 @@ class Trainer:
             row: The row of the task if the buffers hold several tasks; `...` for a single task.
             personal: A mask [k] of coordinates that the client does not send; None if it sends all.
         """
-        if self._components.compressor.lossless:
-            return {}
         extras: dict[str, Tensor] = {}
-        if self._local.error_feedback != "none":
-            extras[FEEDBACK.key] = torch.tensor(task.extra_values(FEEDBACK.key), device=self._device)
-        rng = generator(self._seed, "compress", task.client, task.turn)
-        local_step.compress(rng, row, personal, extras.get(FEEDBACK.key))
-        return extras
+        if not self._components.compressor.lossless:
+            if self._local.error_feedback != "none":
+                extras[FEEDBACK.key] = torch.tensor(task.extra_values(FEEDBACK.key), device=self._device)
+            rng = generator(self._seed, "compress", task.client, task.turn)
+            local_step.compress(rng, row, personal, extras.get(FEEDBACK.key))
+        if local_step.squares is not None:
+            extras["squares"] = local_step.squares[row]
+        return extras | local_step.optimizer_state(row)
 
     def reset(self) -> None:
         """Delete all modules and buffers, because an exception may have left a partial gradient in them."""

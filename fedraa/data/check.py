@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from fedraa.data.dataset import Dataset, Features, as_float32, require_finite
+from fedraa.data.dataset import Dataset, Features, as_float32, require_finite, training_type
 from fedraa.data.tree import Tree, refuse_masked, tensor_array
 from fedraa.errors import InputError, first_line, locate_error
 
@@ -123,9 +123,7 @@ def _are_inputs(x: tuple[Any, ...], y: Array) -> bool:
 
 
 def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_test: Array) -> tuple[Array, Array]:
-    """Convert one of several inputs of the model. Return its training and test values.
-
-    Floats and uint8 become float32, other integers become int64, and booleans stay bool.
+    """Convert one of several inputs of the model to its training type. Return its training and test values.
 
     Args:
         key: The name or the index of the input.
@@ -139,12 +137,11 @@ def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_t
         x = _as_array(name, values)
         if x.dtype.kind not in "fiub" or len(x) != len(y) or 0 in x.shape:
             raise InputError(name, got=x, expected=f"numbers, with a row for each of {len(y)} samples")
-        if x.dtype.kind == "f" or x.dtype == np.uint8:
+        kind = training_type(x, several=True)
+        if kind is np.float32:
             converted.append(_as_float32(name, x))
-        elif x.dtype.kind == "b":
-            converted.append(np.require(x, np.bool_, ["C", "W"]))
         else:
-            converted.append(np.require(x, np.int64, ["C", "W"]))
+            converted.append(np.require(x, kind, ["C", "W"]))
     x_train, x_test = converted
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
         expected = f"the type and shape of x_train[{key!r}], {x_train.dtype} {['n', *x_train.shape[1:]]}"
@@ -209,12 +206,9 @@ def _check_inputs(arrays: Mapping[str, Array]) -> None:
 
 
 def _as_tokens(arrays: Mapping[str, Array]) -> tuple[Features, Features] | None:
-    """Return x_train and x_test as int64 if they are tokens, otherwise None.
-
-    Tokens are integers [n, length] of any type except uint8. Raises InputError if a token is negative.
-    """
+    """Return x_train and x_test as int64 if both are tokens, otherwise None. Raises InputError for a negative token."""
     both = [arrays["x_train"], arrays["x_test"]]
-    if not all(x.ndim == 2 and x.dtype.kind in "iu" and x.dtype != np.uint8 for x in both):
+    if not all(training_type(x, several=False) is np.int64 for x in both):
         return None
     for name, x in zip(("x_train", "x_test"), both, strict=True):
         if x.min() < 0:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data.precision import warn_lost_digits
-from fedraa.data.tree import first_not_finite
+from fedraa.data.tree import Array, first_not_finite
 from fedraa.errors import InputError
 
 Features = npt.NDArray[np.float32] | npt.NDArray[np.int64]
@@ -69,6 +69,23 @@ def not_finite(field: str, hint: str = "") -> InputError:
     """Return an error about a value that is NaN or infinite. `field` names the row, such as `x_train row 7`."""
     problem = "it has NaN, infinity or a value beyond float32"
     return InputError(field, problem, expected="finite numbers", hint=hint)
+
+
+def training_type(x: Array, *, several: bool) -> type[np.generic]:
+    """Return the type of an input during training: int64 for tokens, bool for masks, float32 for all other inputs.
+
+    Integers are tokens if x is a matrix [n, length] or one of several inputs. Bytes never are. Booleans are a mask if x
+    is one of several inputs.
+
+    Args:
+        x: The raw values of the input, [n, ...].
+        several: True if the model has several inputs.
+    """
+    if several and x.dtype.kind == "b":
+        return np.bool_
+    if (several or x.ndim == 2) and x.dtype.kind in "iu" and x.dtype != np.uint8:
+        return np.int64
+    return np.float32
 
 
 def as_float32(x: npt.NDArray[np.generic], name: str = "") -> npt.NDArray[np.float32]:

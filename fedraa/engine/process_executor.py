@@ -27,7 +27,6 @@ from fedraa.engine.shared_memory import (
     unpack,
     write,
 )
-from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.engine.task_pool import MAX_WORKER_DEATHS, TaskPool
 from fedraa.engine.task_queues import Queues
 from fedraa.engine.worker_calls import (
@@ -109,10 +108,6 @@ class ProcessExecutor(TaskPool):
         self._fill_queues()
         return pending
 
-    def busy(self) -> tuple[int, int]:
-        ready = self._ready_workers()
-        return sum(bool(handle.calls) for handle in ready), len(ready)
-
     def drop(self) -> None:
         """Do nothing. The loop does not wait for tasks in other processes after a request to stop."""
 
@@ -185,11 +180,6 @@ class ProcessExecutor(TaskPool):
         work = sum(map(self._task_work, tasks))
         handle.send(Call(TRAIN, message, self._slots.lease(room), tasks, work=work))
 
-    def _task_work(self, task: Task) -> float:
-        """Return a task's number of samples times its number of parameters, which is about proportional to its time."""
-        samples = self._offsets[task.client + 1] - self._offsets[task.client]
-        return float(int(samples) * task.size)
-
     def _receive_answer(self, handle: WorkerHandle) -> None:
         try:
             answer: Answer = handle.connection.recv()
@@ -256,10 +246,7 @@ class ProcessExecutor(TaskPool):
             return
         culprit, *others = handle.calls
         self._fail_call(culprit, handle.number, cause)
-        for call in others:
-            self._queues.again(call.tasks)
-            if call.evaluation is not None:
-                self._evaluations.append(call.evaluation)
+        self._repeat_calls(others)
 
     def _fail_call(self, call: Call, worker: int, cause: str) -> None:
         """Store the fault of a call after its worker's death. Send each of several tasks again in a separate call."""
@@ -272,10 +259,7 @@ class ProcessExecutor(TaskPool):
             self._queues.again(call.tasks, alone=True)
         self._faults.append(Fault(None, worker, cause))
         if call.evaluation is not None:
-            call.evaluation.failures += 1
-            if call.evaluation.failures == MAX_TASK_ATTEMPTS:
-                raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {cause}")
-            self._evaluations.append(call.evaluation)
+            self._evaluate_again(call.evaluation, cause)
 
 
 def _with_values(task: Task) -> Task:

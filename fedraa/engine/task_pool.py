@@ -2,10 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
+from fedraa.engine.task_failures import MAX_TASK_ATTEMPTS
 from fedraa.engine.task_queues import Queues
-from fedraa.messages import Fault, Task, Update
+from fedraa.errors import RunFailed
+from fedraa.messages import Fault, Index, Task, Update
 
 # A worker that dies MAX_WORKER_DEATHS times in a row, without finishing a call in between, is not replaced.
 MAX_WORKER_DEATHS = 3
@@ -17,7 +20,9 @@ class TaskPool(ABC):
     """A base class of executors that send tasks to workers and receive their outcomes."""
 
     workers: int
+    _offsets: Index
     _queues: Queues
+    _evaluations: deque[Any]
     _outcomes: dict[int, Update | Fault]
     _faults: deque[Fault]
     _receive_at: float
@@ -35,14 +40,18 @@ class TaskPool(ABC):
         """Send waiting evaluations and tasks to the workers."""
 
     @abstractmethod
-    def _ready_workers(self) -> Sequence[object]:
-        """Return the workers that are ready for work."""
+    def _ready_workers(self) -> Sequence[Any]:
+        """Return the workers that are ready for work. Their `calls` are the calls without an answer."""
 
     def await_workers(self, timeout: float) -> bool:
         give_up = self._now() + timeout
         while len(self._ready_workers()) < self.workers and self.receive(give_up):
             pass
         return len(self._ready_workers()) == self.workers
+
+    def busy(self) -> tuple[int, int]:
+        ready = self._ready_workers()
+        return sum(bool(worker.calls) for worker in ready), len(ready)
 
     def submit(self, task: Task, due: float) -> None:
         self._queues.submit(task, due)
@@ -73,3 +82,22 @@ class TaskPool(ABC):
     def _settle_task(self, task: Task, outcome: Update | Fault) -> None:
         if self._queues.ended(task, well=isinstance(outcome, Update)):
             self._outcomes[task.id] = outcome
+
+    def _task_work(self, task: Task) -> float:
+        """Return a task's number of samples times its number of parameters, which is about proportional to its time."""
+        samples = self._offsets[task.client + 1] - self._offsets[task.client]
+        return float(int(samples) * task.size)
+
+    def _repeat_calls(self, calls: Iterable[Any]) -> None:
+        """Queue the `tasks` and the `evaluation` of calls again that a lost worker had not begun."""
+        for call in calls:
+            self._queues.again(call.tasks)
+            if call.evaluation is not None:
+                self._evaluations.append(call.evaluation)
+
+    def _evaluate_again(self, pending: Any, problem: str) -> None:
+        """Queue a failed evaluation again. After `MAX_TASK_ATTEMPTS` failures, raise RunFailed."""
+        pending.failures += 1
+        if pending.failures == MAX_TASK_ATTEMPTS:
+            raise RunFailed("evaluation", f"it failed {MAX_TASK_ATTEMPTS} times: {problem}")
+        self._evaluations.append(pending)

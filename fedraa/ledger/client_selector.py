@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from math import ceil
 
 import numpy as np
 
@@ -13,11 +12,8 @@ from fedraa.errors import InputError, no_effect_error, short_text
 from fedraa.ledger.participation import Selection, check_cohort, count_of, draw_cohort, needs_observations
 from fedraa.ledger.selection_context import ClientFacts, ClientStats
 from fedraa.messages import State
-from fedraa.numbers import format_count
+from fedraa.numbers import format_count, round_up
 from fedraa.rng import generator
-
-# `over_selection * count` is rounded up after this number is subtracted, because 1.1 * 100 is 110.00000000000001.
-ROUNDING = 1e-9
 
 
 class ClientSelector:
@@ -59,7 +55,7 @@ class ClientSelector:
         """The number of updates after which a round ends, or None if a round waits for all of its clients."""
         if over_selection > 1:
             self.needed = _needed_count(selection, clients, over_selection)
-            started = min(clients, ceil(over_selection * self.needed - ROUNDING))
+            started = min(clients, round_up(over_selection * self.needed))
             if started == self.needed:
                 remedy = "give a participation of fewer clients, or leave it out"
                 raise no_effect_error("over_selection", over_selection, "rounds of all clients", remedy)

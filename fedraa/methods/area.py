@@ -42,14 +42,14 @@ class Area(Buffered):
     size: Count = 3
 
     keeps: ClassVar[str] = "y_i [N, d], their mean [d], initial model [d]"
-    state_fields: ClassVar[tuple[str, ...]] = ("_initial", "_rows", "_mean", "_count")
+    state_fields: ClassVar[tuple[str, ...]] = ("_initial", "_rows", "_mean")
 
     def start(self, model: AsyncModel) -> None:
+        super().start(model)
         self._initial = model.params.copy()
         self._rows = ClientRows(len(model.params), model.clients, self._initial.copy)
         # Double precision limits the rounding errors, which add up over all updates.
         self._mean = self._initial.astype(np.float64)
-        self._count = 0
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         row = self._rows[update.client]
@@ -59,10 +59,8 @@ class Area(Buffered):
             row[place] = trained
 
         DeltaView(update.coordinates, update.new).feed_consumers(replace_piece)
-        self._count += 1
-        full = self._count == self.size
+        full = self._count_update()
         if full:
-            self._count = 0
             model.params[:] = self._mean
         return ApplyResult(1 / model.clients, full)
 

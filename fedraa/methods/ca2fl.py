@@ -67,14 +67,14 @@ class CA2FL(Buffered):
     server_lr: Positive = 1.0
 
     keeps: ClassVar[str] = "h_i [N, d], buffer [d]"
-    state_fields: ClassVar[tuple[str, ...]] = ("_cache", "_pending", "_sum", "_count")
+    state_fields: ClassVar[tuple[str, ...]] = ("_cache", "_pending", "_sum")
 
     def start(self, model: AsyncModel) -> None:
+        super().start(model)
         self._cache = DeltaCache(len(model.params), model.clients)
         # For each client in the buffer: its last delta, which becomes h_i in the cache when the buffer is full.
         self._pending: dict[int, Vector] = {}
         self._sum = np.zeros(len(model.params), np.float32)
-        self._count = 0
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         before = self._cache.rows.peek_row(update.client)
@@ -88,8 +88,7 @@ class CA2FL(Buffered):
             pending[place] = delta
 
         update.change.feed_consumers(add_piece)
-        self._count += 1
-        full = self._count == self.size
+        full = self._count_update()
         if full:
             self._flush_buffer(model.params)
         return ApplyResult(self.server_lr / self.size, full)
@@ -104,7 +103,6 @@ class CA2FL(Buffered):
             self._cache.put(client, DeltaView(slice(None), row))
         self._pending = {}
         self._sum.fill(0)
-        self._count = 0
 
     def memory(self, size: int, clients: int) -> int:
         return size * (4 * clients + 4 * min(self.size, clients) + 12)

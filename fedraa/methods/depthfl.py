@@ -31,7 +31,7 @@ from fedraa.composition.method import Method, PaperSettings
 from fedraa.composition.registry import register
 from fedraa.methods.feddyn import DriftSum, DynamicRegularizer
 from fedraa.models.exits import EarlyExits, block_number
-from fedraa.numbers import Count
+from fedraa.numbers import Count, round_down
 from fedraa.server.round_update import Mean
 from fedraa.submodels.assignment import Assignment
 from fedraa.submodels.meter import measure_step
@@ -86,7 +86,7 @@ class FirstBlocks(WithCapacities):
         assignments.append(Assignment(blocks, whole))
         return Pure(
             lambda context: assignments[
-                max(1, int(self.capacities.of(context.client, context.round, run.seed) * blocks + 1e-9)) - 1
+                max(1, round_down(self.capacities.of(context.client, context.round, run.seed) * blocks)) - 1
             ]
         )
 

@@ -38,13 +38,27 @@ from fedraa.vectors.chunked import add_scaled
 
 @dataclass
 class Buffered(AsyncRule):
-    """A rule that changes the model once every `size` client updates. Only these changes give a new model version."""
+    """A rule that changes the model once every `size` client updates. Only these changes give a new model version.
+
+    A subclass calls `_count_update` after it has added an update to its buffer.
+    """
 
     size: Count = 10
+
+    state_fields: ClassVar[tuple[str, ...]] = ("_count",)
 
     @property
     def per_step(self) -> int:
         return self.size
+
+    def start(self, model: AsyncModel) -> None:
+        # Number of updates in the buffer.
+        self._count = 0
+
+    def _count_update(self) -> bool:
+        """Count an update that was added to the buffer. Return True if the buffer is full and must be emptied."""
+        self._count = (self._count + 1) % self.size
+        return self._count == 0
 
 
 @ASYNC_RULE.register("buffer")
@@ -78,15 +92,7 @@ class FedBuffRule(Buffered):
 
     keeps: ClassVar[str] = "buffer [d]"
     adds_noise: ClassVar[bool] = True
-    state_fields: ClassVar[tuple[str, ...]] = (
-        "_total",
-        "_count",
-        "_moved",
-        "_stepping",
-        "_robust",
-        "_weights",
-        "_gone",
-    )
+    state_fields: ClassVar[tuple[str, ...]] = ("_total", "_moved", "_stepping", "_robust", "_weights", "_gone")
 
     def __post_init__(self) -> None:
         self._factor = STALENESS.resolve(self.staleness)
@@ -100,10 +106,10 @@ class FedBuffRule(Buffered):
                 raise InputError("aggregator", problem, hint=hint)
 
     def start(self, model: AsyncModel) -> None:
+        super().start(model)
         size = len(model.params)
         self._factor = weight_for_clients(self._factor, model.at_work)
         self._total = np.zeros(size, np.float32)
-        self._count = 0
         self._stepping = None
         self._moved = np.zeros(0, bool)
         if self.optimizer is not None:
@@ -127,15 +133,14 @@ class FedBuffRule(Buffered):
             raise InputError("staleness", problem, got=weight, expected="a weight of at most 1")
         if self._robust is None:
             add_scaled(self._total, update.coordinates, weight, update.new, update.sent)
-            self._count += 1
+            full = self._count_update()
             if self._stepping is not None:
                 self._moved[update.where] = True
         else:
             fragment = update.fragment if model.fragments > 1 else None
             self._robust.add(ClientDelta(update.client, update.change, weight, lr=0.0, fragment=fragment))
             self._weights.append(weight)
-            self._count = self._robust.voters
-        full = self._count >= self._capacity(model)
+            full = self._robust.voters >= min(self.size, model.clients - self._gone)
         unprotected = 0
         if full:
             factor = self.server_lr / self.size
@@ -148,19 +153,9 @@ class FedBuffRule(Buffered):
             self._apply_buffer(model.params, factor)
             self._total.fill(0)
             self._moved.fill(False)
-            self._count = 0
         if self._stepping is not None or self._robust is not None:
             return ApplyResult(weight, full, unprotected=unprotected)
         return ApplyResult(weight * self.server_lr / self.size, full)
-
-    def _capacity(self, model: AsyncModel) -> int:
-        """Return the number of deltas that fill the buffer.
-
-        With a robust aggregator, return the number of clients whose deltas fill the buffer.
-        """
-        if self._robust is None:
-            return self.size
-        return min(self.size, model.clients - self._gone)
 
     def _take_votes(self, robust: RobustAggregator) -> float:
         """Put the robust combination of the clients' deltas into the buffer. Return the weight of this combination."""

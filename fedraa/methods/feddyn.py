@@ -117,7 +117,7 @@ class FedDynRule(Buffered):
     """
 
     keeps: ClassVar[str] = "H [d], buffer [d]"
-    state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_total", "_updates", "_count")
+    state_fields: ClassVar[tuple[str, ...]] = ("_drift", "_total", "_updates")
 
     def __post_init__(self) -> None:
         check_component_fields(self, "async_rule")
@@ -126,18 +126,17 @@ class FedDynRule(Buffered):
             raise InputError("buffer_size", problem, got=self.size, expected="2 or more")
 
     def start(self, model: AsyncModel) -> None:
+        super().start(model)
         size = len(model.params)
         self._drift = np.zeros(size, np.float32)
         self._total = np.zeros(size, np.float32)
         # For each coordinate: the number of updates in the buffer that contain the coordinate.
         self._updates = np.zeros(size, np.float32)
-        self._count = 0
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         add_scaled(self._total, update.coordinates, 1.0, update.new, update.sent)
         self._updates[update.where] += 1
-        self._count += 1
-        full = self._count == self.size
+        full = self._count_update()
         if full:
             self._apply_buffer(model)
         return ApplyResult(1 / self.size, full)
@@ -154,7 +153,6 @@ class FedDynRule(Buffered):
         map_chunks(len(model.params), step_piece)
         self._total.fill(0)
         self._updates.fill(0)
-        self._count = 0
 
     def memory(self, size: int, clients: int) -> int:
         return 12 * size

@@ -42,16 +42,16 @@ class FedGMR(Buffered):
 
     keeps: ClassVar[str] = "w_i [N, d]"
     uses_samples: ClassVar[bool] = True
-    state_fields: ClassVar[tuple[str, ...]] = ("_last", "_weights", "_sum", "_weight", "_covered", "_count")
+    state_fields: ClassVar[tuple[str, ...]] = ("_last", "_weights", "_sum", "_weight", "_covered")
 
     def start(self, model: AsyncModel) -> None:
+        super().start(model)
         size = len(model.params)
         self._last = ClientRows(size, model.clients, lambda: np.full(size, np.nan, np.float32))
         self._weights: dict[int, float] = {}
         self._sum = np.zeros(size)
         self._weight = np.zeros(size)
         self._covered = np.zeros(size, np.int32)
-        self._count = 0
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         client = update.client
@@ -62,12 +62,10 @@ class FedGMR(Buffered):
         row[update.where] = update.new
         self._weights[client] = float((update.staleness + 1) ** -self.exponent * update.samples)
         self._add_row(row, self._weights[client], sign=1)
-        self._count += 1
-        full = self._count == self.size
+        full = self._count_update()
         if full:
             covered = self._covered > 0
             model.params[covered] = (self._sum[covered] / self._weight[covered]).astype(np.float32)
-            self._count = 0
         return ApplyResult(self._weights[client] / sum(self._weights.values()), full)
 
     def _add_row(self, row: Vector, weight: float, *, sign: int) -> None:

@@ -116,16 +116,16 @@ class FedNovaRule(Buffered):
     keeps: ClassVar[str] = "buffer [d], weights [d], lengths [d]"
     uses_samples: ClassVar[bool] = True
     refuses: ClassVar[Mapping[str, str]] = REFUSES
-    state_fields: ClassVar[tuple[str, ...]] = ("_mean", "_coverage", "_count")
+    state_fields: ClassVar[tuple[str, ...]] = ("_mean", "_coverage")
 
     def __post_init__(self) -> None:
         self._factor = STALENESS.resolve(self.staleness)
 
     def start(self, model: AsyncModel) -> None:
+        super().start(model)
         self._factor = weight_for_clients(self._factor, model.at_work)
         self._mean = NormalisedMean().bind(len(model.params), model.clients)
         self._coverage = CoverageCounter(len(model.params), np.int32)
-        self._count = 0
 
     def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
         weight = factor_at(update.staleness, self._factor)
@@ -139,12 +139,10 @@ class FedNovaRule(Buffered):
             ClientDelta(update.client, change, update.samples, lr=0.0, path_length=length, discount=discount)
         )
         self._coverage.add(change)
-        self._count += 1
-        full = self._count == self.size
+        full = self._count_update()
         if full:
             delta, _ = self._mean.finish(RoundTotals(self._coverage.finish(), lr=0.0))
             add_scaled(model.params, slice(None), self.server_lr, delta)
-            self._count = 0
         return ApplyResult(weight, full)
 
     def memory(self, size: int, clients: int) -> int:

@@ -14,7 +14,6 @@ Read next: submodels/policies/last_layers.py (the layers), aggregation/coverage_
 """
 
 from dataclasses import dataclass
-from math import ceil
 from typing import ClassVar
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy as np
 from fedraa.aggregation.coverage_mean import FilledMean
 from fedraa.composition.method import NO_PAPER, PLAIN_SGD, Method
 from fedraa.composition.registry import register
-from fedraa.numbers import Share
+from fedraa.numbers import Share, round_up
 from fedraa.server.round_update import Mean
 from fedraa.submodels.policies import SUBMODEL
 from fedraa.submodels.policies.last_layers import LayerAssignments
@@ -47,8 +46,7 @@ class WithinInterval(SubmodelPolicy):
         layers = LayerAssignments(run)
         assert run.durations is not None
         durations = run.durations()
-        # 0.55 * 100 is 55.00000000000001. The client after the 55th must not set the interval.
-        interval = np.sort(durations)[ceil(round(self.on_time * len(durations), 9)) - 1]
+        interval = np.sort(durations)[round_up(self.on_time * len(durations)) - 1]
         shares = np.minimum(interval / durations, 1.0)
         return Pure(lambda context: layers.within(float(shares[context.client])))
 

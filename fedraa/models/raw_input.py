@@ -88,11 +88,7 @@ def _pick_scaling(scaling: Any, key: Any) -> Any:
 
 
 def _as_input(x: Tensor, *, several: bool) -> Tensor:
-    """Convert an input to the type that it has during training.
-
-    Integers except bytes become int64 (tokens) if x is a matrix or one of several inputs. Booleans stay bool (masks) if
-    x is one of several inputs. Any other x becomes float32.
-    """
+    """Convert an input to the type that it has during training, as `training_type` defines it for arrays."""
     if several and x.dtype is torch.bool:
         return x
     is_integer = not (x.is_floating_point() or x.dtype in (torch.bool, torch.uint8))

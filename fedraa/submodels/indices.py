@@ -14,7 +14,7 @@ import numpy as np
 
 from fedraa.errors import InputError
 from fedraa.messages import Floats, Vector
-from fedraa.numbers import format_count
+from fedraa.numbers import EXACT_DECIMALS, format_count, round_to_total, round_up
 from fedraa.submodels.traced import Group, IndexSet, Traced
 
 
@@ -153,15 +153,12 @@ def too_small(traced: Traced, parts: Sequence[IndexSet]) -> list[Group]:
 def divide_units(size: int, ratios: Sequence[float]) -> list[int]:
     """Return the number of units of each part. The numbers have about these ratios, and their sum is `size`."""
     # Without rounding, floating-point errors would count as remainders.
-    quotas = [round(size * ratio, 9) for ratio in ratios]
-    sizes = [math.floor(quota) for quota in quotas]
-    by_remainder = sorted(range(len(ratios)), key=lambda i: (sizes[i] - quotas[i], i))
-    for i in by_remainder[: size - sum(sizes)]:
-        sizes[i] += 1
+    quotas = np.array([round(size * ratio, EXACT_DECIMALS) for ratio in ratios])
+    sizes: list[int] = round_to_total(quotas, size).tolist()
     return sizes
 
 
 def _count_units(ratio: float, size: int) -> int:
     if not 0 < ratio <= 1:
         raise InputError("ratio", got=ratio, expected="a number over 0 and at most 1")
-    return math.ceil(round(ratio * size, 9))
+    return round_up(ratio * size)

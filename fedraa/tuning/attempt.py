@@ -17,6 +17,7 @@ from fedraa.callbacks.events import Limits
 from fedraa.config.experiment import Experiment
 from fedraa.data import Dataset, FederatedDataset
 from fedraa.errors import RunFailed, Unwritable
+from fedraa.numbers import round_down
 from fedraa.objectives.metric_spec import Direction
 from fedraa.tuning.journal import Trial
 from fedraa.tuning.space import Value
@@ -93,8 +94,7 @@ def tenths_passed(limits: Limits, step: int, t: float) -> int:
         t: The time that the run has reached.
     """
     fraction = limits.completed_fraction(step, t) or 0.0
-    # Without the small number, a rounding error could give one tenth too few.
-    return int(TENTHS * fraction + 1e-9)
+    return round_down(TENTHS * fraction)
 
 
 def run_attempt(planned: Attempt) -> Trial:

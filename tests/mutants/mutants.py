@@ -311,13 +311,13 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/submodels/policies/shuffled.py",
-        ("return int(np.ceil(round(1 / ratio, 9)))", "return int(1 / ratio)", POLICIES),
+        ("return round_up(1 / ratio)", "return int(1 / ratio)", POLICIES),
         ('rng = generator(seed, "cycle", count, cycle)', 'rng = generator(seed, "cycle", count, 0)', POLICIES),
     ),
     *_in(
         "fedraa/submodels/indices.py",
         (
-            "return math.ceil(round(ratio * size, 9))",
+            "return round_up(ratio * size)",
             "return math.floor(ratio * size) or 1",
             "tests/unit/submodels/test_submodels_indices.py",
         ),
@@ -376,6 +376,9 @@ MUTANTS: list[Mutant] = [
     *_in(
         "actors/pool/executor.py",
         ("        if not handle.calls:\n", "        if False:\n", SIMULATED_EXECUTOR),
+    ),
+    *_in(
+        "fedraa/engine/task_pool.py",
         ("            self._queues.again(call.tasks)\n", "", SIMULATED),
         (
             "            if call.evaluation is not None:\n                self._evaluations.append(call.evaluation)",

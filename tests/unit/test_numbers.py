@@ -23,6 +23,7 @@ from fedraa.data.transforms.make import TRANSFORMS
 from fedraa.errors import InputError
 from fedraa.ledger.participation import PARTICIPATION
 from fedraa.methods.fedbuff import FedBuffRule
+from fedraa.numbers import round_down, round_to_total, round_up
 from fedraa.objectives.builtin import OBJECTIVE
 from fedraa.server.async_rule import ASYNC_RULE
 from fedraa.server.optimizers import SERVER_OPTIMIZER
@@ -216,3 +217,14 @@ def test_inherited_fields_of_custom_components_are_checked() -> None:
         ASYNC_RULE.resolve(Annotates(size=2.5))  # type: ignore[arg-type]
     assert ASYNC_RULE.resolve(Inherits(size=np.int64(3))).per_step == 3
     assert ASYNC_RULE.resolve(Annotates()).server_lr == -1  # type: ignore[attr-defined]
+
+
+def test_rounding_up_and_down_ignores_rounding_errors() -> None:
+    """0.29 * 100 is 28.999999999999996, and 0.55 * 100 is 55.00000000000001."""
+    assert [round_down(number) for number in (0.29 * 100, 2.999, 3.0)] == [29, 2, 3]
+    assert [round_up(number) for number in (0.55 * 100, 3.001, 3.0)] == [55, 4, 3]
+
+
+def test_rounding_to_a_total_rounds_up_the_largest_fractions() -> None:
+    assert round_to_total(np.array([1.5, 2.75, 0.75]), 5).tolist() == [1, 3, 1]
+    assert round_to_total(np.array([0.5, 0.5, 2.0]), 3).tolist() == [1, 0, 2]

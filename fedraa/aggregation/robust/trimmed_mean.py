@@ -9,7 +9,6 @@
 Read next: aggregation/robust/rows.py (the rows of the clients), server/round_server.py (the round).
 """
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -18,10 +17,7 @@ from pydantic import Field
 
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import MIN_MAJORITY, Numbers, RobustAggregator, Votes, combine_chunks, count_rows
-from fedraa.numbers import Count
-
-# `trim * clients` is rounded down after this number is added, because 0.29 * 100 is 28.999999999999996.
-ROUNDING = 1e-9
+from fedraa.numbers import Count, round_down, round_up
 
 
 @AGGREGATOR.register("trimmed-mean")
@@ -44,10 +40,10 @@ class TrimmedMean(RobustAggregator):
     def min_clients(self) -> int:
         if self.min_coverage is not None:
             return self.min_coverage
-        return max(MIN_MAJORITY, math.ceil(1 / self.trim - ROUNDING))
+        return max(MIN_MAJORITY, round_up(1 / self.trim))
 
     def count_tolerated(self, clients: int) -> int:
-        return math.floor(self.trim * clients + ROUNDING)
+        return round_down(self.trim * clients)
 
     def combine(self, votes: Votes) -> Numbers:
         return combine_chunks(votes.rows, self._trim_chunk)
@@ -55,7 +51,7 @@ class TrimmedMean(RobustAggregator):
     def _trim_chunk(self, block: Numbers) -> Numbers:
         """Return the trimmed mean [k] of a chunk [n, k]."""
         counts = count_rows(block)
-        removed = np.floor(self.trim * counts + ROUNDING).astype(np.int64)
+        removed = np.array([self.count_tolerated(count) for count in range(len(block) + 1)])[counts]
         ranks = np.arange(len(block))[:, None]
         kept = (ranks >= removed) & (ranks < counts - removed)
         total = np.where(kept, np.sort(block, axis=0), 0.0).sum(axis=0)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from fedraa.data.partition.partitioner import Partitioner
 from fedraa.errors import InputError
 from fedraa.messages import Index
-from fedraa.numbers import NotNegative, Positive
+from fedraa.numbers import NotNegative, Positive, round_to_total
 
 
 class Quantity(Partitioner):
@@ -101,8 +101,4 @@ def apportion_sizes(weights: npt.NDArray[np.float64], samples: int) -> Index:
 
 def round_shares(weights: npt.NDArray[np.float64], total: int) -> Index:
     """Return integers with the sum `total`, in proportion to the weights (largest-remainder method)."""
-    shares = weights / weights.sum() * total
-    sizes = np.floor(shares).astype(np.int64)
-    largest = np.argsort(sizes - shares, kind="stable")[: total - sizes.sum()]
-    sizes[largest] += 1
-    return np.asarray(sizes, np.int64)
+    return round_to_total(weights / weights.sum() * total, total)

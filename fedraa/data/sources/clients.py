@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedraa.data.check import Targets, hint_for_labels, refuse_nan_labels
-from fedraa.data.dataset import as_float32, not_finite
+from fedraa.data.dataset import as_float32, not_finite, training_type
 from fedraa.data.partition.partitioner import Partitioner
 from fedraa.data.scaling import Scaling, apply_scaling
 from fedraa.data.sources.item_generators import ItemGenerators
@@ -284,31 +284,26 @@ def find_unknown_label(y: Array, classes: int) -> int | None:
 
 
 def as_inputs(x: Tree, name: str = "") -> Tree:
-    """Return the inputs as contiguous arrays with the types for training, without unnecessary copies.
-
-    If the model has one input, a matrix [n, length] of integers (tokens) becomes int64, and any other array becomes
-    float32. If the model has several inputs, integers become int64, booleans stay bool, and floats become float32.
-    Bytes do not count as integers, and always become float32.
+    """Return the inputs as contiguous arrays with their types for training, without unnecessary copies.
 
     Args:
         x: The inputs.
         name: The name of x in a warning about lost significant digits. Without a name there is no warning.
     """
     if isinstance(x, dict | tuple):
-        return map_tree(lambda part: _as_input(part, name, tokens=True, mask=True), x)
-    return _as_input(x, name, tokens=np.ndim(x) == 2)
+        return map_tree(lambda part: _as_input(part, name, several=True), x)
+    return _as_input(x, name, several=False)
 
 
-def _as_input(x: Any, name: str, *, tokens: bool, mask: bool = False) -> Array:
+def _as_input(x: Any, name: str, *, several: bool) -> Array:
     refuse_masked("samples", x)
     array = np.asarray(x)
     if array.dtype.kind not in "fiub":
         raise InputError("samples", got=array, expected="numbers")
-    if mask and array.dtype.kind == "b":
-        return array
-    if tokens and array.dtype.kind in "iu" and array.dtype != np.uint8:
-        return np.require(array, np.int64, ["C", "W"])
-    return as_float32(array, name)
+    kind = training_type(array, several=several)
+    if kind is np.float32:
+        return as_float32(array, name)
+    return np.require(array, kind, ["C", "W"])
 
 
 def as_labels(y: Array, name: str = "labels") -> Array:

@@ -19,7 +19,7 @@ from fedraa.data.tree import Tree
 from fedraa.errors import InputError, Uncuttable
 from fedraa.messages import ExtraBuffers, Mask, Update, Vector
 from fedraa.models.lora import Adapted
-from fedraa.numbers import format_count, to_python_value
+from fedraa.numbers import format_count, round_down, to_python_value
 from fedraa.rng import generator
 from fedraa.submodels.assignment import Assignment, Submodel
 from fedraa.submodels.flat import find_layer_weights
@@ -118,7 +118,7 @@ class RunContext:
                 weights.difference_update(layer.parameters())
         sizes = {name: p.numel() for name, p in module.named_parameters() if p in weights and name in names}
         for name, size in sizes.items():
-            if round(share * size, 9) < 1:
+            if round_down(share * size) < 1:
                 problem = f"a client would train less than one of the {format_count(size, 'weight')} of {name!r}"
                 raise InputError(field, problem, got=got, hint=hint)
 

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt
 from fedraa.components.field_checks import check_component_fields
 from fedraa.errors import InputError
 from fedraa.messages import Mask
-from fedraa.numbers import Count
+from fedraa.numbers import Count, round_down
 from fedraa.rng import generator
 from fedraa.submodels import indices, masks
 from fedraa.submodels.assignment import Assignment
@@ -83,7 +83,7 @@ class Arbitrary(SubmodelPolicy):
 
         def count_regions(context: RoundContext) -> int:
             if self.capacities is not None:
-                return max(1, int(self.capacities.of(context.client, context.round, run.seed) * self.parts + 1e-9))
+                return max(1, round_down(self.capacities.of(context.client, context.round, run.seed) * self.parts))
             when = (context.round,) if self.redraw and self.level == "MIX" else ()
             if context.client not in draw_large_clients(*when):
                 return 1

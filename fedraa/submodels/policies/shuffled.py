@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.errors import InputError
+from fedraa.numbers import round_up
 from fedraa.rng import generator
 from fedraa.submodels import indices
 from fedraa.submodels.assignment import Assignment
@@ -115,4 +116,4 @@ class ShuffledBlocks(WithCapacities):
 
 def block_count(ratio: float) -> int:
     """Return the number of blocks, ceil(1/r), for a client that trains the fraction r of the model."""
-    return int(np.ceil(round(1 / ratio, 9)))
+    return round_up(1 / ratio)

@@ -13,8 +13,11 @@ from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset,
 
 import fedraa as fl
 from fedraa.data import DivisionSettings, as_dataset, divide_dataset
+from fedraa.data.dataset import training_type
 from fedraa.data.partition.iid import Iid
 from fedraa.data.sources.rows import as_rows
+from fedraa.data.transforms import Transforms
+from fedraa.models.raw_input import RawInputModel
 
 X = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
 Y = np.arange(12) % 2
@@ -187,3 +190,30 @@ def test_tables_of_hugging_face_in_other_forms_are_refused() -> None:
     ):
         with refuses(field, hint):
             as_rows("train", data, "image", "label")
+
+
+class FirstInput(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
+        return a
+
+
+@pytest.mark.parametrize(
+    ("kind", "alone_1d", "alone_2d", "beside_others"),
+    [
+        (np.float64, np.float32, np.float32, np.float32),
+        (np.uint8, np.float32, np.float32, np.float32),
+        (np.int32, np.float32, np.int64, np.int64),
+        (np.bool_, np.float32, np.float32, np.bool_),
+    ],
+)
+def test_training_type_of_an_input_follows_from_its_type_its_shape_and_the_other_inputs(
+    kind: type[Any], alone_1d: type[Any], alone_2d: type[Any], beside_others: type[Any]
+) -> None:
+    """The model of a finished run converts raw inputs by the same rule."""
+    model = RawInputModel(FirstInput(), None, Transforms())
+    for shape, expected in (((2,), alone_1d), ((2, 3), alone_2d), ((2, 3, 4, 4), alone_1d)):
+        x = np.ones(shape, kind)
+        assert training_type(x, several=False) is expected
+        assert model(x).numpy().dtype == expected
+        assert training_type(x, several=True) is beside_others
+        assert model({"a": x, "b": x}).numpy().dtype == beside_others
