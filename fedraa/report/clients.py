@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data import Federated
+from fedraa.rundir.atomic_files import replace_file
 
 Counts = npt.NDArray[np.int64]
 
@@ -71,7 +72,8 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
     left.set_ylim(len(chosen) - 0.5, -0.5)
     figure.suptitle(title)
     path = folder / "clients.png"
-    figure.savefig(path, dpi=120)
+    with replace_file(path) as stream:
+        figure.savefig(stream, format="png", dpi=120)
     return path
 
 

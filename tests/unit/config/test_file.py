@@ -73,6 +73,7 @@ def test_from_file_reads_every_kind_of_value(folder: Path) -> None:
         ("quiet = 'very'", "bad.toml: quiet", "very", []),
         ("[staleness]\nexponent = 1", "bad.toml: staleness", {"exponent": 1}, []),
         ("clients = ", "config", Path("bad.toml"), ["file"]),
+        pytest.param("clients = " + "[" * 100_000, "config", Path("bad.toml"), ["file"], id="nested"),
         ("ratios = [0.5, 0.6]", "bad.toml: ratios", (0.5, 0.6), []),
     ],
 )

@@ -179,7 +179,7 @@ def test_spread_labels_keeps_labels_apart_and_within_the_axis() -> None:
 def saved(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Return the figures that a test saves, in place of their files."""
     figures: list[Figure] = []
-    monkeypatch.setattr(curves.Figure, "savefig", lambda figure, path, dpi: figures.append(figure))
+    monkeypatch.setattr(curves.Figure, "savefig", lambda figure, path, **options: figures.append(figure))
     return figures
 
 
