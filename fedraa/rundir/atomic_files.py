@@ -29,9 +29,12 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             partial.unlink()
+        # The error of a write, such as that of a full disk, names no file. Other errors name the partial file.
+        if isinstance(error, OSError) and error.filename in (None, str(partial)):
+            error.filename = str(path)
         raise
     sync_directory(path.parent)
 
