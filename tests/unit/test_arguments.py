@@ -124,6 +124,8 @@ def test_plot_refuses_a_column_that_cannot_be_a_name() -> None:
 
 def test_paths_and_tuples_of_one_or_several_values() -> None:
     assert to_path("out", "a/b") == Path("a/b")
+    with refuses("out", got=Path("a\0b")):
+        to_path("out", "a\0b")
     assert to_paths("runs", "a", "paths") == to_paths("runs", Path("a"), "paths") == [Path("a")]
     assert to_paths("runs", iter(["a", Path("b")]), "paths") == [Path("a"), Path("b")]
     assert as_tuple("methods", "fedavg", "names") == ("fedavg",)
