@@ -14,6 +14,7 @@ from fedraa.objectives.metric_spec import metric_heading
 from fedraa.report.comparison import hold_last
 from fedraa.report.theme import PALETTE, STYLES, limit_axis_to_fractions
 from fedraa.rundir.atomic_files import replace_file
+from fedraa.rundir.plots import literal_text
 
 # Minimum distance of two labels, as a fraction of the axis. With many labels it is smaller, and the plot is taller.
 LABEL_GAP = 0.045
@@ -70,7 +71,7 @@ def plot_curves(
     _label_lines(axes, ends)
     axes.set_xlabel(time_label)
     axes.set_ylabel(f"test {metric_heading(column)}")
-    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_title(literal_text(title), loc="left", fontsize=10)
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
     with replace_file(path) as stream:
@@ -98,7 +99,7 @@ def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> No
     for name, height in zip(names, heights, strict=True):
         last, _, colour = ends[name]
         axes.annotate(
-            labels[name],
+            literal_text(labels[name]),
             (last, shown[name]),
             (1.035, float(height)),
             textcoords="axes fraction",

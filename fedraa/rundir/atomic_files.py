@@ -45,9 +45,12 @@ def json_text(value: object) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text in UTF-8, completely or not at all."""
+    """Replace a file by this text in UTF-8, completely or not at all.
+
+    A byte of a path that is not UTF-8 is written as an escape sequence.
+    """
     with replace_file(path) as stream:
-        stream.write(text.encode())
+        stream.write(text.encode(errors="backslashreplace"))
 
 
 def sync_directory(directory: Path) -> None:
