@@ -110,6 +110,12 @@ def test_samples_of_clients_are_a_dict(samples: Any) -> None:
         fl.FederatedDataset.of_clients("d", samples, ([[1.0]], [0]))
 
 
+def test_clients_with_the_same_name_as_number_and_text_are_refused() -> None:
+    samples = (np.zeros((4, 2)), np.arange(4) % 2)
+    with refuses("dataset 'mine': clients", "3"):
+        fl.FederatedDataset.of_clients("mine", {1: samples, "1": samples, "b": samples}, samples)
+
+
 def test_the_test_samples_of_clients_need_no_test_samples_of_all() -> None:
     samples = {name: (np.eye(2, dtype=np.float32), [0, 1]) for name in ("a", "b")}
     data = fl.FederatedDataset.of_clients("d", samples, test_of_clients=samples)
