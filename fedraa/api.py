@@ -25,7 +25,6 @@ from fedraa.engine.objects import split_objects
 from fedraa.engine.process_guard import exclusive_process, refuse_nested_run, run_alone
 from fedraa.engine.resume import (
     check_log,
-    check_same_run,
     load_for_resume,
     resume_command,
     suggest_continuation,
@@ -203,7 +202,7 @@ def compare(  # noqa: PLR0913 - a call names its arguments
     """
     # Reports take seconds to import.
     from fedraa.report.cells import make_experiments
-    from fedraa.report.compare import refuse_other_runs, write_comparison
+    from fedraa.report.compare import check_begun_run, refuse_other_runs, write_comparison
 
     check_functions(ended=ended)
     module, data, fields = split_objects(model, dataset, fields)
@@ -224,8 +223,8 @@ def compare(  # noqa: PLR0913 - a call names its arguments
             callback_list.prepare(f"checking run {number} of {len(runs)}")
             spec = build_run(settings, module, data)
             data_name = spec.data.dataset.name
-            if begun is not None and (begun / names[number - 1] / CONFIG).exists():
-                check_same_run(begun / names[number - 1], spec)
+            if begun is not None:
+                check_begun_run(begun / names[number - 1], spec)
     if tuned_file is not None:
         warn_of_other_data(tuned_file, about, experiment.dataset if data is None else data_name)
     histories = []

@@ -17,7 +17,15 @@ def to_path(field: str, value: object, expected: str = "a path") -> Path:
     """Return a text or a path as a path. Raise InputError for any other value."""
     if not isinstance(value, str | os.PathLike):
         raise InputError(field, got=value, expected=expected)
-    return Path(value)
+    path = Path(value)
+    refuse_null(field, path)
+    return path
+
+
+def refuse_null(field: str, path: Path) -> None:
+    """Raise InputError for a path with a null character, which no file can have."""
+    if "\0" in str(path):
+        raise InputError(field, "it has a null character", got=path, hint="give another path")
 
 
 def to_paths(field: str, value: object, expected: str) -> list[Path]:

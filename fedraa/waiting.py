@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread, Timer
+from typing import TextIO
 
 from rich.console import Console
 from rich.status import Status
@@ -17,11 +18,23 @@ SILENCE_S = 30.0
 logger = logging.getLogger("fedraa")
 
 
-class _Lines(logging.Handler):
-    """A handler that prints log records as plain lines.
+def write_line(text: str, stream: TextIO | None = None) -> None:
+    """Write a line to the stream, by default stderr.
 
-    Warnings go to stderr. Other records go to stdout if `to_stdout` is True, otherwise also to stderr. If the stream is
-    closed, for example because its reader has ended, the lines are lost.
+    If the stream is closed or on a full disk, the line is lost, because a run must not end with its log.
+    """
+    stream = stream or sys.stderr
+    if stream is None:
+        return
+    with suppress(OSError, ValueError):
+        stream.write(f"{text}\n")
+        stream.flush()
+
+
+class _Lines(logging.Handler):
+    """A handler that prints log records as plain lines, as `write_line` does.
+
+    Warnings go to stderr. Other records go to stdout if `to_stdout` is True, otherwise also to stderr.
     """
 
     def __init__(self, *, to_stdout: bool) -> None:
@@ -32,11 +45,8 @@ class _Lines(logging.Handler):
         stream = sys.stderr
         if self._to_stdout and record.levelno < logging.WARNING:
             stream = sys.stdout
-        if stream is None:
-            return
-        with suppress(OSError, ValueError):
-            stream.write(f"{self.format(record)}\n")
-            stream.flush()
+        if stream is not None:
+            write_line(self.format(record), stream)
 
 
 class _Printing:

@@ -3,7 +3,6 @@
 import errno
 import logging
 import signal
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -12,6 +11,7 @@ from typing import TextIO
 from fedraa.components.user_code import find_user_code
 from fedraa.engine import stop_signals
 from fedraa.errors import Inconsistent, PromiseBroken, RunFailed, RunWarning
+from fedraa.waiting import write_line
 
 TERMINATED = "stopped by SIGTERM or SIGHUP"
 # The names of fedraa's loggers. Their warnings are printed like a RunWarning.
@@ -39,7 +39,7 @@ class _LoggedWarnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.name.partition(".")[0] in LOGGERS:
-            sys.stderr.write(f"fedraa: warning: {record.getMessage()}\n")
+            write_line(f"fedraa: warning: {record.getMessage()}")
         elif self._default is not None:
             self._default.handle(record)
 
@@ -61,7 +61,7 @@ def warnings_in_sentences() -> Iterator[None]:
         line: str | None = None,
     ) -> None:
         if issubclass(category, RunWarning):
-            sys.stderr.write(f"fedraa: warning: {message}\n")
+            write_line(f"fedraa: warning: {message}")
         else:
             show(message, category, filename, lineno, file, line)
 
@@ -94,7 +94,7 @@ def exit_code(command: Callable[[], object]) -> int:
     except KeyboardInterrupt as error:
         # After Ctrl-C the terminal shows ^C on the current line.
         if str(error) != TERMINATED:
-            sys.stderr.write("\n")
+            write_line("")
         return _print_error(str(error) or "interrupted", error, 130)
     except (RunFailed, Inconsistent, PromiseBroken) as error:
         return _print_error(str(error), error, 1)
@@ -114,5 +114,5 @@ def exit_code(command: Callable[[], object]) -> int:
 def _print_error(text: str, error: BaseException, code: int) -> int:
     """Print an error and its notes on one line, and return `code`."""
     line = " ".join("; ".join((text, *getattr(error, "__notes__", ()))).split())
-    sys.stderr.write(f"fedraa: {line}\n")
+    write_line(f"fedraa: {line}")
     return code

@@ -1,9 +1,11 @@
 """The command `fedraa new`, which creates the folder of a small example study."""
 
+import shutil
 from importlib.resources import files
 from pathlib import Path
 
 from fedraa.errors import InputError
+from fedraa.rundir.atomic_files import write_text
 
 SUFFIX = ".txt"
 
@@ -21,8 +23,13 @@ def write_study(folder: Path) -> list[Path]:
         problem = f"the folder cannot be created: {error.strerror}"
         raise InputError("folder", problem, got=folder, hint="give another folder") from None
     written = []
-    for template in sorted(files("fedraa.cli").joinpath("study").iterdir(), key=lambda path: path.name):
-        path = folder / template.name.removesuffix(SUFFIX)
-        path.write_text(template.read_text().replace("# NAME", f"# {folder.resolve().name}", 1))
-        written.append(path)
+    try:
+        for template in sorted(files("fedraa.cli").joinpath("study").iterdir(), key=lambda path: path.name):
+            path = folder / template.name.removesuffix(SUFFIX)
+            write_text(path, template.read_text().replace("# NAME", f"# {folder.resolve().name}", 1))
+            written.append(path)
+    except OSError:
+        # The command refuses a folder that exists, so an incomplete one would have to be removed by hand.
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     return written

@@ -57,8 +57,8 @@ def read_toml(path: Path, field: str) -> dict[str, Any]:
     except OSError as error:
         problem = f"it cannot be read: {error.strerror or error}"
         raise InputError(field, problem, got=path, hint="give the path of a TOML file") from None
-    except ValueError as error:
-        # The text is not TOML, or the bytes are not UTF-8.
+    except (ValueError, RecursionError) as error:
+        # The text is not TOML or has too many nested values, or the bytes are not UTF-8.
         raise InputError(field, f"it is not TOML: {error}", got=path, hint="correct the file") from None
 
 

@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core.core_schema import ValidationInfo
 
+from fedraa.arguments import refuse_null
 from fedraa.components.text import KIND, text_of
 from fedraa.config.validation_errors import first_input_error
 from fedraa.errors import InputError
@@ -40,7 +41,9 @@ else:
     Override = Annotated[tuple[str, ...], SkipValidation, PlainSerializer(_written_values, when_used="json")]
 
 
-def _refuse_empty(value: object, info: ValidationInfo) -> object:
+def _refuse_impossible(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, str | Path):
+        refuse_null(str(info.field_name), Path(value))
     if isinstance(value, str) and not value:
         problem = "an empty text would be the current folder"
         raise InputError(str(info.field_name), problem, got=value, hint="give a path, such as . for the current folder")
@@ -48,7 +51,7 @@ def _refuse_empty(value: object, info: ValidationInfo) -> object:
 
 
 # A path may also be a text.
-PathText = Annotated[Path, Field(strict=False), BeforeValidator(_refuse_empty)]
+PathText = Annotated[Path, Field(strict=False), BeforeValidator(_refuse_impossible)]
 
 
 class Section(BaseModel):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +77,7 @@ from fedraa.privacy.privacy import PRIVACY
 from fedraa.settings.resolve import resolve_method, with_capacities
 from fedraa.submodels import drop_weights, flatten_parameters
 from fedraa.submodels.indices import drop_unowned
+from fedraa.waiting import write_line
 
 # Fields without effect if the user passes the model or the dataset as an object.
 _ONLY_BY_NAME = {"model": ("hidden", "dropout"), "dataset": ("data_dir",)}
@@ -128,7 +128,7 @@ def build_run(
     model = _make_model(experiment, model, dataset, example, objective, metrics)
     no_logits = find_no_logits(model, example, objective)
     with naming_whole_methods(method):
-        tell = None if experiment.quiet else _write_line
+        tell = None if experiment.quiet else write_line
         traced = trace_model(method, model, _first_samples(example, 2), tell, experiment.cut_layers)
         sets = method.submodel.submodels(traced)
     doing("looking for buffers that training changes")
@@ -347,10 +347,6 @@ def _check_concurrency(experiment: Experiment, method: Method) -> None:
 def _refuse_unless_default(experiment: Experiment, field: str, beside: str) -> None:
     if experiment.is_set(field):
         raise no_effect_error(field, getattr(experiment, field), beside)
-
-
-def _write_line(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 def _make_timing(experiment: Experiment) -> Timing:

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedraa.data import Federated
+from fedraa.rundir.atomic_files import replace_file
+from fedraa.rundir.plots import literal_text
 
 Counts = npt.NDArray[np.int64]
 
@@ -44,7 +46,7 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
     if len(sizes) > MAX_CLIENTS:
         by_size = np.argsort(-sizes, kind="stable")
         chosen = by_size[np.linspace(0, len(sizes) - 1, MAX_CLIENTS).astype(np.int64)]
-    names = [_short_name(data, client) for client in chosen.tolist()]
+    names = [literal_text(_short_name(data, client)) for client in chosen.tolist()]
     height = 1.6 + 0.2 * len(chosen)
     if counts is None:
         figure = Figure(figsize=(6, height), layout="constrained")
@@ -69,9 +71,10 @@ def write_clients_picture(data: Federated, folder: Path, title: str) -> Path:
     if len(chosen) < len(sizes):
         left.set_ylabel(f"client, {MAX_CLIENTS} of {len(sizes)} by size")
     left.set_ylim(len(chosen) - 0.5, -0.5)
-    figure.suptitle(title)
+    figure.suptitle(literal_text(title))
     path = folder / "clients.png"
-    figure.savefig(path, dpi=120)
+    with replace_file(path) as stream:
+        figure.savefig(stream, format="png", dpi=120)
     return path
 
 

@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 
 from fedraa.callbacks.events import Limits
+from fedraa.engine.resume import check_same_run
+from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import InputError
 from fedraa.numbers import format_count
 from fedraa.objectives import MetricSpec
@@ -14,10 +16,13 @@ from fedraa.objectives.metric_spec import NOT_NEGATIVE, Bounds
 from fedraa.report.comparison_frame import Comparison
 from fedraa.report.curves import plot_curves
 from fedraa.report.differences import setting_differences
-from fedraa.report.runs import custom_metrics_of
+from fedraa.report.runs import custom_metrics_of, refuse_changed
 from fedraa.report.statistics import estimate_text
+from fedraa.rundir.atomic_files import write_text
 from fedraa.rundir.config_file import time_axis_label
+from fedraa.rundir.file_names import CONFIG, SUMMARY
 from fedraa.rundir.history import History, method_name
+from fedraa.rundir.reserved_directory import refuse_used
 from fedraa.rundir.run_lock import WRITER
 
 CELLS, PLOT, DIFFERENCES = "compare.csv", "compare.png", "differences.csv"
@@ -72,6 +77,19 @@ def refuse_other_runs(folder: Path, names: Sequence[str]) -> None:
         )
 
 
+def check_begun_run(directory: Path, spec: RunSpec) -> None:
+    """Raise InputError if the comparison cannot continue, read or start the run of a directory.
+
+    The directory has a run with other settings, an ended run whose files were changed, or other files.
+    """
+    if not (directory / CONFIG).exists():
+        refuse_used(directory)
+        return
+    check_same_run(directory, spec)
+    if (directory / SUMMARY).exists():
+        refuse_changed(directory)
+
+
 def write_comparison(histories: Sequence[History], directory: Path, dataset: str) -> Comparison:
     """Write the table and the plot of these runs, and return the table.
 
@@ -83,10 +101,10 @@ def write_comparison(histories: Sequence[History], directory: Path, dataset: str
         dataset: The name of the data in the plot's title.
     """
     frame = pd.DataFrame([run_row(history) for history in histories])
-    frame.to_csv(directory / CELLS, index=False)
+    write_text(directory / CELLS, frame.to_csv(index=False))
     frame["directory"] = [str(history.directory) for history in histories]
     compared = {method_name(history.config): history.experiment for history in histories}
-    setting_differences(compared.items()).to_csv(directory / DIFFERENCES, index=False)
+    write_text(directory / DIFFERENCES, setting_differences(compared.items()).to_csv(index=False))
     evals = dict[str, list[pd.DataFrame]]()
     for history in histories:
         evals.setdefault(method_name(history.config), []).append(history.evals)

@@ -15,6 +15,7 @@ from fedraa.report.runs import Group, have_same_clock, runs_of
 from fedraa.report.statistics import confidence_interval
 from fedraa.report.theme import Picture, draw_legend, limit_axis_to_fractions, line_style, new_figure
 from fedraa.rundir.config_file import time_axis_label
+from fedraa.rundir.plots import literal_text
 
 # With fewer seeds, a band reaches from the smallest to the largest value. With more, it is a confidence interval.
 MIN_SEEDS_FOR_INTERVAL = 3
@@ -66,7 +67,7 @@ def _draw_lines(groups: Sequence[Group], x: str, y: str, xlabel: str, ylabel: st
     faint = min(0.18, 1 / len(groups))
     for i, group in enumerate(groups):
         at, mean, low, high = mean_curve(group, x, y, log=log)
-        axes.plot(at, mean, label=group.label, drawstyle="steps-post", **line_style(i))
+        axes.plot(at, mean, label=literal_text(group.label), drawstyle="steps-post", **line_style(i))
         axes.fill_between(at, low, high, step="post", color=line_style(i)["color"], alpha=faint, linewidth=0)
         # The dot at the end makes a line visible that has only one evaluation.
         axes.plot(at[-1:], mean[-1:], color=line_style(i)["color"], marker="o", markersize=4)

@@ -13,6 +13,8 @@ from fedraa.messages import Floats
 from fedraa.objectives.metric_spec import metric_heading
 from fedraa.report.comparison import hold_last
 from fedraa.report.theme import PALETTE, STYLES, limit_axis_to_fractions
+from fedraa.rundir.atomic_files import replace_file
+from fedraa.rundir.plots import literal_text
 
 # Minimum distance of two labels, as a fraction of the axis. With many labels it is smaller, and the plot is taller.
 LABEL_GAP = 0.045
@@ -30,14 +32,14 @@ def plot_curves(
     target: float | None,
     column: str,
 ) -> None:
-    """Draw the metric `column` over the run's clock into the file `path`.
+    """Draw the metric `column` over the run's clock into the PNG file `path`.
 
     A dot is an evaluation of one seed. The line is the mean over seeds. The band is the range of the seeds. A run that
     ended early keeps its last value.
 
     Args:
         runs: The `evals` frames (columns t and `column`) of each method, one per seed.
-        path: The file.
+        path: The PNG file.
         title: The title.
         time_label: The label of the time axis.
         target: The value of the target; None if there is no target.
@@ -69,10 +71,11 @@ def plot_curves(
     _label_lines(axes, ends)
     axes.set_xlabel(time_label)
     axes.set_ylabel(f"test {metric_heading(column)}")
-    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_title(literal_text(title), loc="left", fontsize=10)
     axes.grid(axis="y", color="0.9")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=110)
+    with replace_file(path) as stream:
+        figure.savefig(stream, format="png", dpi=110)
 
 
 def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> None:
@@ -96,7 +99,7 @@ def _label_lines(axes: Axes, ends: Mapping[str, tuple[float, float, str]]) -> No
     for name, height in zip(names, heights, strict=True):
         last, _, colour = ends[name]
         axes.annotate(
-            labels[name],
+            literal_text(labels[name]),
             (last, shown[name]),
             (1.035, float(height)),
             textcoords="axes fraction",

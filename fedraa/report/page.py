@@ -100,7 +100,7 @@ def _render_table(table: Table, heading: str) -> str:
     )
     rows = "".join("<tr>" + "".join(map(_render_cell, row, kinds, table.columns)) + "</tr>\n" for row in table.rows)
     links = " · ".join(
-        f'<a download="{table.name}.{ending}" href="{_data_url(kind, text.encode())}">{label}</a>'
+        f'<a download="{table.name}.{ending}" href="{_data_url(kind, text)}">{label}</a>'
         for ending, kind, label, text in (
             ("csv", "text/csv", "CSV", table.csv),
             ("tex", "application/x-tex", "LaTeX", table.latex),
@@ -127,5 +127,7 @@ def _render_cell(cell: Cell, kind: str, column: str) -> str:
     return f'<td{kind} data-column="{escape(column)}" data-value="{escape(value)}">{text}</td>'
 
 
-def _data_url(kind: str, content: bytes) -> str:
+def _data_url(kind: str, content: str | bytes) -> str:
+    if isinstance(content, str):
+        content = content.encode(errors="backslashreplace")
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"

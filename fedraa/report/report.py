@@ -53,7 +53,11 @@ def report(
             refuse_foreign(run.directory, run.config["experiment"])
     folder = out.with_name(out.stem + FILES)
     # If the folder cannot be written, the error should come before the slow work.
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem = f"the folder {folder} cannot be created: {error.strerror}"
+        raise InputError("out", problem, got=out, hint="name a page in another folder") from None
     with nullcontext() if trust else importing_only(()):
         sections = _make_sections(groups, landscape=landscape)
     themes = THEMES[theme]

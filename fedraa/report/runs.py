@@ -46,18 +46,16 @@ class Run:
 
     def _check_files(self) -> None:
         """Raise InputError if the files are damaged or were changed after the run."""
-        # A report shows nothing of the partition, so a copy of a run directory may lack it.
-        has_partition = (self.directory / PARTITION).exists()
+        if self.ended:
+            refuse_changed(self.directory)
+            return
         try:
-            if self.ended:
-                check_seal(self.directory, (*SHOWN, PARTITION) if has_partition else SHOWN)
-            else:
-                # Reading a property raises an error if its file is damaged.
-                for name in ("tasks", "rounds", "evals", "options", "clients"):
-                    getattr(self, name)
-                if has_partition:
-                    read_partition(self.directory)
-        except (Inconsistent, InputError) as error:
+            # Reading a property raises an error if its file is damaged.
+            for name in ("tasks", "rounds", "evals", "options", "clients"):
+                getattr(self, name)
+            if (self.directory / PARTITION).exists():
+                read_partition(self.directory)
+        except InputError as error:
             raise InputError("run", f"{self.directory} is damaged: {error}") from None
         except (KeyError, TypeError, ValueError) as error:
             problem = f"{self.directory} is damaged: {type(error).__name__}: {error}"
@@ -147,6 +145,18 @@ class Group:
     @property
     def first(self) -> Run:
         return self.runs[0]
+
+
+def refuse_changed(directory: Path) -> None:
+    """Raise InputError if the files of an ended run that a report shows were changed after its end."""
+    names = [*SHOWN]
+    # A report shows nothing of the partition, so a copy of a run directory may lack it.
+    if (directory / PARTITION).exists():
+        names.append(PARTITION)
+    try:
+        check_seal(directory, names)
+    except Inconsistent as error:
+        raise InputError("run", f"{directory} is damaged: {error}", hint=RESTORE) from None
 
 
 @cache

@@ -29,9 +29,12 @@ def replace_file(path: Path) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             partial.unlink()
+        # The error of a write, such as that of a full disk, names no file. Other errors name the partial file.
+        if isinstance(error, OSError) and error.filename in (None, str(partial)):
+            error.filename = str(path)
         raise
     sync_directory(path.parent)
 
@@ -42,9 +45,12 @@ def json_text(value: object) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text in UTF-8, completely or not at all."""
+    """Replace a file by this text in UTF-8, completely or not at all.
+
+    A byte of a path that is not UTF-8 is written as an escape sequence.
+    """
     with replace_file(path) as stream:
-        stream.write(text.encode())
+        stream.write(text.encode(errors="backslashreplace"))
 
 
 def sync_directory(directory: Path) -> None:

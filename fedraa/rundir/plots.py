@@ -30,6 +30,14 @@ class Plot(Figure):
         return stream.getvalue()
 
 
+def literal_text(text: str) -> str:
+    """Return a text for matplotlib that shows every character of a name.
+
+    In a text of matplotlib, `$` begins a formula. A byte of a path that is not UTF-8 becomes an escape sequence.
+    """
+    return text.encode(errors="backslashreplace").decode().replace("$", r"\$")
+
+
 def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, time_label: str) -> Plot:
     """Return a plot of column `y` of the evaluations over column `x`.
 
@@ -51,7 +59,7 @@ def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, time_label
     axes.plot(evals[x], evals[y], marker="." if len(evals) < MAX_DOTS else "", color=BLUE)
     axes.set_xlabel(time_label if x == "t" else metric_heading(x))
     axes.set_ylabel(metric_heading(y))
-    axes.set_title(title)
+    axes.set_title(literal_text(title))
     axes.grid(alpha=0.3)
     return figure
 

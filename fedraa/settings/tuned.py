@@ -51,7 +51,7 @@ def warn_of_other_data(path: Path, about: Mapping[str, Any], used: str) -> None:
         used: The data set of the comparison: its name or its file.
     """
     dataset = about.get("dataset")
-    if dataset is not None and Path(str(dataset)).name != Path(used).name:
+    if dataset is not None and Path(str(dataset)).name != Path(_escape_bytes(used)).name:
         problem = f"its values were tuned on {dataset}, but this comparison uses {used}; tune the methods on {used}"
         warnings.warn(f"tuned: {path}: {problem}", RunWarning, stacklevel=2)
 
@@ -78,4 +78,11 @@ def _format_toml(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_format_toml, value)) + "]"
     assert isinstance(value, str | bool | int | float)
+    if isinstance(value, str):
+        value = _escape_bytes(value)
     return json.dumps(value, ensure_ascii=False)
+
+
+def _escape_bytes(text: str) -> str:
+    """Escape the bytes of a path that are not UTF-8, because TOML cannot contain them."""
+    return text.encode(errors="backslashreplace").decode()

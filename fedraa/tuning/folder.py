@@ -45,7 +45,7 @@ def tuning_folder(directory: Path, described: Mapping[str, object]) -> Iterator[
 def _read_plan_if_valid(path: Path) -> object:
     try:
         return json.loads(path.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -7,7 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from fedraa.errors import InputError
+from fedraa.reading.regular_files import read_regular_file
+
 JOURNAL = "trials.jsonl"
+HINT = "restore the file from a copy, or choose another directory to start again"
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,9 @@ class Trial:
 class Journal:
     """A file with the finished trials of a tuning, one per line.
 
-    A killed process may have left an incomplete line. The constructor removes this line from the file.
+    A killed process may have left an incomplete last line. The constructor removes this line from the file.
+
+    Raises InputError if the file cannot be read, or if another line is damaged.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -52,17 +58,19 @@ class Journal:
             self._read_trials()
 
     def _read_trials(self) -> None:
-        """Read the trials. From the first incomplete line on, remove the content of the file."""
-        content = self._path.read_bytes()
-        size = 0
-        for line in content.splitlines(keepends=True):
+        """Read the trials, and remove an incomplete last line from the file."""
+        try:
+            content = read_regular_file(self._path)
+        except OSError as error:
+            raise InputError("out", f"{self._path} cannot be read: {error.strerror or error}", hint=HINT) from None
+        *lines, rest = content.split(b"\n")
+        for number, line in enumerate(lines, 1):
             trial = _parse_trial(line)
             if trial is None:
-                break
+                raise InputError("out", f"line {number} of {self._path} is not a trial", hint=HINT)
             self.trials.append(trial)
-            size += len(line)
-        if size < len(content):
-            os.truncate(self._path, size)
+        if rest:
+            os.truncate(self._path, len(content) - len(rest))
 
     def of(self, method: str) -> list[Trial]:
         """Return the trials of a method in the order of their numbers."""
@@ -83,12 +91,10 @@ def _list_to_tuple(value: object) -> object:
 
 
 def _parse_trial(line: bytes) -> Trial | None:
-    """Return the trial in a line; None if the line is incomplete or holds no trial."""
-    if not line.endswith(b"\n"):
-        return None
+    """Return the trial in a line; None if the line holds no trial."""
     try:
         fields = json.loads(line)
         values = {name: _list_to_tuple(value) for name, value in fields["values"].items()}
         return Trial(**fields | {"values": values})
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None

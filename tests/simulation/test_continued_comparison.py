@@ -1,5 +1,6 @@
 """A comparison that was interrupted continues with the same call, and does not repeat the runs that have ended."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,34 @@ def test_comparison_with_other_settings_is_refused(more: dict[str, Any], names: 
         compare(half, **more)
     assert [name for name in names if name not in str(caught.value)] == []
     assert sorted(half.rglob("*")) == before
+
+
+@pytest.mark.parametrize("damage", ["accuracy in summary.json", "rows of evals.csv", "no config.json"])
+def test_ended_run_with_changed_files_is_refused_before_other_runs(damage: str, half: Path) -> None:
+    run = half / "fed-raa-1"
+    if damage == "no config.json":
+        (run / "config.json").unlink()
+    elif damage == "rows of evals.csv":
+        (run / "evals.csv").write_text("")
+    else:
+        shutil.copy(half / "fed-raa-0" / "summary.json", run)
+    before = {path: path.stat().st_mtime_ns for path in half.rglob("*")}
+    with pytest.raises(InputError) as caught:
+        compare(half)
+    assert str(run) in str(caught.value)
+    assert {path: path.stat().st_mtime_ns for path in half.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", ["compare.csv", "differences.csv", "compare.png"])
+def test_pipe_with_the_name_of_a_result_is_replaced(name: str, whole: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    shutil.copytree(whole, folder)
+    (folder / name).unlink()
+    # Opening this pipe would wait forever.
+    os.mkfifo(folder / name)
+    compare(folder)
+    assert (folder / name).is_file()
+    pd.testing.assert_frame_equal(rows(folder), rows(whole))
 
 
 def test_comparison_with_another_model_is_refused(tmp_path: Path) -> None:

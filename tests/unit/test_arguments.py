@@ -110,6 +110,12 @@ def test_samples_of_clients_are_a_dict(samples: Any) -> None:
         fl.FederatedDataset.of_clients("d", samples, ([[1.0]], [0]))
 
 
+def test_clients_with_the_same_name_as_number_and_text_are_refused() -> None:
+    samples = (np.zeros((4, 2)), np.arange(4) % 2)
+    with refuses("dataset 'mine': clients", "3"):
+        fl.FederatedDataset.of_clients("mine", {1: samples, "1": samples, "b": samples}, samples)
+
+
 def test_the_test_samples_of_clients_need_no_test_samples_of_all() -> None:
     samples = {name: (np.eye(2, dtype=np.float32), [0, 1]) for name in ("a", "b")}
     data = fl.FederatedDataset.of_clients("d", samples, test_of_clients=samples)
@@ -124,6 +130,8 @@ def test_plot_refuses_a_column_that_cannot_be_a_name() -> None:
 
 def test_paths_and_tuples_of_one_or_several_values() -> None:
     assert to_path("out", "a/b") == Path("a/b")
+    with refuses("out", got=Path("a\0b")):
+        to_path("out", "a\0b")
     assert to_paths("runs", "a", "paths") == to_paths("runs", Path("a"), "paths") == [Path("a")]
     assert to_paths("runs", iter(["a", Path("b")]), "paths") == [Path("a"), Path("b")]
     assert as_tuple("methods", "fedavg", "names") == ("fedavg",)

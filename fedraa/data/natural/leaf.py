@@ -114,7 +114,7 @@ def _samples_of(entry: object) -> tuple[list[Any], list[Any]]:
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(read_regular_file(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(str(path), f"it cannot be read as JSON ({read_failure(error)})") from None
     if (
         not isinstance(data, dict)

@@ -157,6 +157,10 @@ def _join_clients(name: str, samples: Mapping[Any, tuple[Tree, Any]]) -> tuple[T
     if not isinstance(samples, Mapping):
         expected = "a dict with a pair (x, y) for each client, as dict(enumerate(pairs))"
         raise InputError(f"dataset {name!r}: clients", got=samples, expected=expected)
+    # The names become text if one of them is text, and 1 and "1" would be one client.
+    if len(set(map(str, samples))) < len(samples):
+        problem = f"two of the {len(samples)} names are the same text"
+        raise InputError(f"dataset {name!r}: clients", problem, hint="rename one of them")
     xs, ys, owners = [], [], []
     for client, pair in samples.items():
         try:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,14 @@ def fail_import(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delitem(sys.modules, "fedraa.cli.main", raising=False)
     monkeypatch.setattr(sys, "meta_path", [FailingFinder(), *sys.meta_path])
+
+
+def warn_of_run(text: str) -> None:
+    warnings.warn(text, RunWarning, stacklevel=1)
+
+
+def raise_error(text: str) -> None:
+    raise ValueError(text)
 
 
 def test_ctrl_c_during_the_imports_exits_with_code_130(
@@ -134,3 +143,21 @@ def test_log_lines_are_lost_without_an_error_if_the_reader_of_stdout_has_ended(
         monkeypatch.setattr(sys, "stdout", None)
         logging.getLogger("fedraa").info("another line")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize(
+    ("warn", "expected"), [(logging.getLogger("fedraa").warning, 0), (warn_of_run, 0), (raise_error, 2)]
+)
+def test_lines_for_a_full_disk_are_lost_without_an_error(
+    warn: Callable[[str], None], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+
+    def command() -> None:
+        with warnings_in_sentences():
+            warn("clients: one")
+
+    with suppress(OSError), open("/dev/full", "w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert exit_code(command) == expected

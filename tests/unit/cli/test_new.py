@@ -1,5 +1,6 @@
 """`fedraa new` writes a study whose commands all succeed."""
 
+import errno
 import os
 import re
 import subprocess
@@ -50,3 +51,22 @@ def test_existing_folder_is_refused_and_unchanged(tmp_path: Path, capsys: pytest
     assert main(["new", str(tmp_path / "mine" / "deeper")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_new_study_on_a_full_disk_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    synced: list[int] = []
+
+    def fill_disk(descriptor: int) -> None:
+        synced.append(descriptor)
+        # A written file is synced twice: its content, and its entry in the folder.
+        if len(synced) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fill_disk)
+        assert main(["new", str(tmp_path / "study")]) == 2
+    assert capsys.readouterr().err.startswith(f"fedraa: {tmp_path / 'study' / 'parts.py'}: ")
+    assert [*tmp_path.iterdir()] == []
+    assert main(["new", str(tmp_path / "study")]) == 0

@@ -72,7 +72,10 @@ def test_from_file_reads_every_kind_of_value(folder: Path) -> None:
         ("clients = 'many'", "bad.toml: clients", "many", []),
         ("quiet = 'very'", "bad.toml: quiet", "very", []),
         ("[staleness]\nexponent = 1", "bad.toml: staleness", {"exponent": 1}, []),
+        ('out = "a\\u0000b"', "bad.toml: out", Path("a\0b"), ["path"]),
+        ('links = "a\\u0000b.csv"', "bad.toml: links", Path("a\0b.csv"), ["path"]),
         ("clients = ", "config", Path("bad.toml"), ["file"]),
+        pytest.param("clients = " + "[" * 100_000, "config", Path("bad.toml"), ["file"], id="nested"),
         ("ratios = [0.5, 0.6]", "bad.toml: ratios", (0.5, 0.6), []),
     ],
 )

@@ -94,7 +94,17 @@ def test_malformed_samples_are_refused_with_the_file_and_the_user(x, y, shown, t
     assert shown in str(error.value)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"users": {}}', '{"users": ["a"]}', '{"users": [1], "user_data": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"users": {}}',
+        '{"users": ["a"]}',
+        '{"users": [1], "user_data": {}}',
+        pytest.param("[" * 100_000, id="nested"),
+    ],
+)
 def test_json_files_that_are_not_in_the_form_of_leaf_are_refused(content, tmp_path):
     root = write_leaf(tmp_path, "femnist", [{"a": (images(1), [0])}], [{"a": (images(2), [1])}])
     path = root / "test" / "other.json"

@@ -1,6 +1,7 @@
 """Comparisons of methods: the flags and the budget of each run, and the numbers of the table."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ def test_spread_labels_keeps_labels_apart_and_within_the_axis() -> None:
 def saved(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Return the figures that a test saves, in place of their files."""
     figures: list[Figure] = []
-    monkeypatch.setattr(curves.Figure, "savefig", lambda figure, path, dpi: figures.append(figure))
+    monkeypatch.setattr(curves.Figure, "savefig", lambda figure, path, **options: figures.append(figure))
     return figures
 
 
@@ -252,6 +253,20 @@ def test_compare_from_python_returns_a_table_and_prints_nothing(
     assert frame.drop(columns="directory").equals(written.drop(columns="directory"))
     assert all(name in str(fedraa.compare.__doc__) for name in frame.columns)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", ["in $\\frac$", "not \udcff UTF-8"])
+def test_names_with_special_characters_are_shown_in_plots_and_pages(name: str, tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"hidden": (8,), "clients": 3, "local_steps": 1, "engine": "local", "quiet": True}
+    method = replace(fedraa.method("fedavg"), name=name)
+    data = replace(_tags(), name=name)
+    folder = tmp_path / name
+    table = fedraa.compare([method], dataset=data, objective="multilabel", rounds=2, out=folder, **fields)
+    fedraa.report(folder, tmp_path / "page.html")
+    shown = name.replace("\udcff", r"\udcff")
+    assert shown in (tmp_path / "page.html").read_text()
+    plot = fedraa.History(table["directory"].iloc[0]).plot("loss", "step")
+    assert shown in plot.axes[0].get_title().replace(r"\$", "$")
 
 
 def test_methods_with_and_without_personal_models_are_reported_together(tmp_path: Path) -> None:

@@ -359,3 +359,9 @@ def test_writer_without_its_package_is_refused(
     monkeypatch.setitem(sys.modules, module, None)
     with refuses("callbacks", f"{package} ", f"pip install {package}"):
         write()
+
+
+def test_page_in_a_folder_that_cannot_be_created_is_refused(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with refuses("out", "file", got=tmp_path / "file" / "page.html"):
+        report([runs / "ist-0"], tmp_path / "file" / "page.html")

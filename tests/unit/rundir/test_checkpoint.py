@@ -1,6 +1,8 @@
 """Checkpoint files: a state is restored bit for bit, damage is refused, and nothing is unpickled."""
 
+import errno
 import io
+import os
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
@@ -175,6 +177,23 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(tmp_path: Path) -> 
         interrupted()
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_full_disk_during_a_write_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_disk(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fill_disk)
+    with pytest.raises(OSError, match="space") as caught:
+        write_text(tmp_path / "file", "new")
+    assert caught.value.filename == str(tmp_path / "file")
+
+
+def test_directory_with_the_name_of_the_file_is_named_in_the_error(tmp_path: Path) -> None:
+    (tmp_path / "file").mkdir()
+    with pytest.raises(IsADirectoryError) as caught:
+        write_text(tmp_path / "file", "new")
+    assert caught.value.filename == str(tmp_path / "file")
 
 
 def test_write_does_not_follow_a_symbolic_link_of_the_partial_file(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from fedraa.report.cells import make_experiments
 from fedraa.report.differences import setting_differences
 from fedraa.settings.resolve import drop_unused_options, resolve_method
 from fedraa.settings.terms import on_terms, paper_settings
-from fedraa.settings.tuned import read_tuned, write_tuned
+from fedraa.settings.tuned import read_tuned, read_tuned_about, warn_of_other_data, write_tuned
 
 METHODS = list_methods()
 
@@ -82,6 +82,17 @@ def test_tuned_terms_come_from_a_file(tmp_path: Path) -> None:
     assert tuned == {"fedavg": {"lr": 0.25, "local_steps": 9}, "my_ext:MINE": {"lr": 1e-05}}
     (fedavg,) = make_experiments(("fedavg",), (0,), Experiment(time=1.0), "tuned", tuned)
     assert (fedavg.lr, fedavg.local_steps) == (0.25, 9)
+
+
+def test_tuned_file_with_a_path_that_is_not_utf8_is_read_without_a_warning(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    path = tmp_path / "tuned.toml"
+    write_tuned(path, {"dataset": "not \udcff UTF-8.npz"}, {"fedavg": {"terms": {"lr": 0.25}}})
+    about, tuned = read_tuned_about(path)
+    assert tuned == {"fedavg": {"lr": 0.25}}
+    warn_of_other_data(path, about, "not \udcff UTF-8.npz")
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("values", [{"local.momentumm": 0.5}, {"concurrency": 3}, {"update.mixing": 0.5}])

@@ -1,5 +1,6 @@
 """Tunings in which a method has no result, or in which a process of a trial is killed."""
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +16,7 @@ from fedraa.errors import RunFailed, Unwritable
 from fedraa.settings.tuned import read_tuned
 from fedraa.tuning import attempt, work
 from fedraa.tuning.attempt import Attempt
+from fedraa.tuning.folder import tuning_folder
 from fedraa.tuning.journal import Journal, Trial
 
 SMALL: dict[str, Any] = {"clients": 2, "hidden": (4,), "local_steps": 2, "rounds": 2, "engine": "local"}
@@ -78,3 +80,29 @@ def test_trial_that_finds_the_disk_full_ends_the_tuning_and_is_repeated(
     table = fl.tune("fedavg", {"lr": [0.1, 0.2]}, **settings).table
     assert sorted(table["lr"]) == [0.1, 0.2]
     assert set(table["state"]) <= {"done", "stopped"}
+
+
+@pytest.mark.parametrize("line", [b"garbage\n", b"[" * 100_000 + b"\n", b'{"values": []}\n'], ids=len)
+def test_damaged_line_of_the_journal_is_refused_and_no_trial_is_removed(line: bytes, tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    for number in range(3):
+        journal.add(Trial("m", number, {"lr": 0.1}, "done", 0.5))
+    path = tmp_path / "trials.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + line + lines[2])
+    before = path.read_bytes()
+    with refuses("out", "line 2", str(path)):
+        Journal(tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_pipe_with_the_name_of_the_journal_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "trials.jsonl")
+    with refuses("out", "trials.jsonl"):
+        Journal(tmp_path)
+
+
+def test_nested_text_in_place_of_the_plan_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "tune.json").write_text("[" * 100_000)
+    with refuses("out", str(tmp_path)), tuning_folder(tmp_path, {}):
+        pass
