@@ -31,9 +31,18 @@ def first_input_error(
     value = first["input"]
     if first["type"] == "extra_forbidden":
         return unknown_field_error(field, known)
-    alternatives = [expected_text(item) for item in details if item["loc"][0] == field and item["input"] is value]
+    alternatives = [
+        expected_text(item) for item in details if item["loc"][0] == field and _is_same(item["input"], value)
+    ]
     expected = " or ".join(dict.fromkeys(alternatives))
     examples = known[field].examples
     if examples and "text" in alternatives:
         expected += f", such as {examples[0]}"
     return InputError(field, got=values.get(field, value), expected=expected)
+
+
+def _is_same(given: object, value: object) -> bool:
+    """Return True if `given` is the value, or the tuple to which a single value of a list field was converted."""
+    if isinstance(given, tuple) and len(given) == 1:
+        return given is value or given[0] is value
+    return given is value

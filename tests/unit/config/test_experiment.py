@@ -37,6 +37,7 @@ def test_default_experiment_is_fed_raa_on_digits_with_ten_clients() -> None:
         ("seed", 2**31, " below 2147483648"),
         ("clock", "sundial", "'virtual' or 'wall'"),
         ("max_update_norm", "x", "number or 'auto'"),
+        ("capacities", "autox", "number or 'auto'"),
         ("local_steps", 0, "at least 1, or auto"),
         ("address", "nowhere", "auto, HOST:PORT or ray://HOST:PORT"),
         ("links", 3, "a path"),
