@@ -237,6 +237,7 @@ SETTINGS: dict[str, Setting] = {
             whole=56,
             lr="0.1:3:log",
             overlap=0.6,
+            untuned_share=0.02,
             notes=(
                 "The data are a subset of AG News, about 18,000 training texts.",
                 "Embeddings need longer steps than the layers behind them.",
