@@ -18,6 +18,9 @@ DEFAULT_MINIMUM = 15
 # The smallest number of local steps, however much the label frequencies differ. An adaptive learning rate compares the
 # two halves of a task. It would never change if all tasks had one step.
 SHORTEST = 2
+# With the overlap o of the clients' labels, sending makes tasks at most LONGEST * o / (1 - o) local steps long. The
+# more labels differ, the further long tasks of different clients drift apart.
+LONGEST = 15
 # A client with fewer samples than this share of the mean may have tasks of one step. The two halves of a task on a few
 # samples always have a cosine near 1. Many such clients would let the learning rate grow too far.
 FEW_SAMPLES = 0.5
@@ -25,14 +28,14 @@ FEW_SAMPLES = 0.5
 
 @dataclass(frozen=True)
 class AutoSteps:
-    """The rule H = max(minimum, round(kappa * move / step)) for the number H of local steps.
+    """The rule H = max(minimum, min(15 o / (1 - o), kappa * move / step)) for the number H of local steps, rounded.
 
-    `move` is the time to send a fragment to the client and back. `step` is the time of one minibatch.
+    `move` is the time to send a fragment to the client and back. `step` is the time of one minibatch. o is the overlap
+    of the clients' labels, from 0 to 1. If all clients have the same label frequencies, o is 1, and there is no limit.
 
     Attributes:
-        minimum: The smallest number of local steps. None means 15 times the overlap of the clients' labels (from 0 to
-            1), but at most one pass over the client's data. Tasks of clients with at least half of the mean number of
-            samples have at least two steps.
+        minimum: The smallest number of local steps. None means 15 o, but at most one pass over the client's data. Tasks
+            of clients with at least half of the mean number of samples have at least two steps.
         kappa: Computing time of a task as a multiple of its sending time.
     """
 
@@ -84,4 +87,5 @@ class AutoSteps:
             size: The client's number of samples divided by the mean number of all clients.
         """
         minimum = self.minimum_steps(whole, overlap, size)
-        return np.maximum(minimum, np.rint(self.kappa * move / step)).astype(np.int64)
+        longest = LONGEST * overlap / (1 - overlap) if overlap < 1 else np.inf
+        return np.maximum(minimum, np.rint(np.minimum(longest, self.kappa * move / step))).astype(np.int64)

@@ -6,7 +6,7 @@ other weights of each unit are multiplied, so that their norm is that of all wei
     j = the fragment for which the fewest tasks were sent
     send theta_j
 Client n: SGD with clipping and calibrated logits, for H local steps: one, or so many that training takes at least
-    about as long as the download and the upload of theta_j; if H > 1,
+    about as long as the download and the upload of theta_j, but at most 15 o / (1 - o); if H > 1,
     c = cos(change of theta_j in the first half of the steps, change of theta_j in the second half),
         within limits that follow from the relative change of weight matrices;
     embeddings take steps of Adam

@@ -341,7 +341,8 @@ MUTANTS: list[Mutant] = [
     ),
     *_in(
         "fedraa/client/auto_steps.py",
-        ("np.rint(self.kappa * move / step)", "np.rint(self.kappa * step / move)", AUTO),
+        ("self.kappa * move / step", "self.kappa * step / move", AUTO),
+        ("LONGEST * overlap / (1 - overlap)", "LONGEST * overlap", AUTO),
         ("DEFAULT_MINIMUM = 15", "DEFAULT_MINIMUM = 20", AUTO),
         ("round(DEFAULT_MINIMUM * overlap)), longest)", "round(DEFAULT_MINIMUM / overlap)), longest)", AUTO),
         ("np.maximum(SHORTEST, whole)", "whole", AUTO),

@@ -38,6 +38,10 @@ def spec(tmp_path: Path, **flags: Any) -> RunSpec:
 def test_auto_steps_equal_the_transfer_time_in_steps(tmp_path: Path) -> None:
     run = spec(tmp_path)
     costs, full = make_cost_model(run), 8 * 3 + 8 + 3 * 8 + 3
+    # Each of three clients has a random third of the labels 0, 1, 2, 0, 1, 2, ...
+    counts = np.array([np.bincount(run.data.client(client)[1], minlength=3) for client in range(3)])
+    overlap = np.minimum(counts / 20, 1 / 3).sum(axis=1).mean()
+    longest = 15 * overlap / (1 - overlap)
     assert [part.widths for part in run.submodels] == [(2,), (6,)]
     for widths, size in (((2,), 2 * 7 + 3), ((6,), 6 * 7 + 3)):
         share = size / full
@@ -45,7 +49,7 @@ def test_auto_steps_equal_the_transfer_time_in_steps(tmp_path: Path) -> None:
         batch = 20 / 3
         move = np.array([0.1 + share / 0.5 + share / 0.25, 0.0, 2 * share / 0.01])
         step = share * batch / (20 * 5) / np.array([1, 2, 4])
-        steps = np.maximum(2, np.rint(move / step)).astype(int)
+        steps = np.maximum(2, np.rint(np.minimum(longest, move / step))).astype(int)
         assert [costs.steps(widths, n) for n in range(3)] == steps.tolist()
         assert steps[1] == 2 < steps[0] < steps[2]
         table = costs.table([part.widths for part in run.submodels])[:, [(2,), (6,)].index(widths)]
@@ -78,6 +82,15 @@ def test_auto_steps_without_transfer_time_shrink_if_labels_differ(tmp_path: Path
     # Clients with less than half of the mean number of samples may have tasks of one step.
     assert AutoSteps().minimum_steps(np.array([1, 1, 40]), 1.0, np.array([0.49, 0.5, 0.4])).tolist() == [1, 2, 15]
     assert AutoSteps(minimum=4).minimum_steps(np.array([1, 40]), 0.0, 1.0).tolist() == [4, 4]
+
+
+@pytest.mark.parametrize(("overlap", "limit"), [(1.0, 1000), (0.9, 135), (0.5, 15), (0.2, 4), (0.05, 2), (0.0, 2)])
+def test_steps_of_slow_links_are_limited_if_labels_differ(overlap: float, limit: int) -> None:
+    """Sending takes as long as 1,000 steps. The limit is 15 o / (1 - o), and at least the smallest number of steps."""
+    move, step, whole, size = np.array([10.0]), np.array([0.01]), np.array([40]), np.array([1.0])
+    assert AutoSteps().count(move, step, whole, overlap, size).tolist() == [limit]
+    assert AutoSteps(minimum=40).count(move, step, whole, overlap, size).tolist() == [max(40, limit)]
+    assert AutoSteps(kappa=0.5).count(move, step, whole, overlap, size).tolist() == [min(500, limit)]
 
 
 def test_only_clients_with_few_samples_have_tasks_of_one_step(tmp_path: Path) -> None:
