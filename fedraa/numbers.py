@@ -9,10 +9,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedraa.errors import InputError, plain_text
-from fedraa.messages import Floats, Index
 
 # Models and updates are float32, in which a number above 3.4e38 is infinite.
 MAX_FLOAT32 = 3e38
@@ -123,7 +123,7 @@ def round_up(number: float) -> int:
     return math.ceil(round(number, EXACT_DECIMALS))
 
 
-def round_to_total(quotas: Floats, total: int) -> Index:
+def round_to_total(quotas: npt.NDArray[np.float64], total: int) -> npt.NDArray[np.int64]:
     """Round numbers [n] with the sum `total` up or down to integers [n] with this sum (largest-remainder method).
 
     The largest fractional parts are rounded up. Among equal ones, the first are rounded up.
