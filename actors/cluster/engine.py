@@ -53,6 +53,7 @@ from fedraa.engine.run_warnings import issue_warnings
 from fedraa.engine.sendable import refuse_unsendable
 from fedraa.engine.stop_signals import Stop, ignore_interrupts, stop_on_interrupt, stop_on_termination
 from fedraa.errors import InputError, Interrupted, RunFailed, ShardDied, last_line, no_effect_error
+from fedraa.rundir.atomic_files import escape_bytes
 from fedraa.rundir.checkpoint import newest_first
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, EVENTS
 from fedraa.rundir.run_lock import is_written, this_process
@@ -291,7 +292,7 @@ def _make_setting(spec: RunSpec, directory: Path, callbacks: CallbackList) -> Se
         driver=this_process(),
         description=describe_run(spec, "eval" in callbacks.blocking),
         # Ray accepts only UTF-8 in names of actors. A path may have other bytes.
-        label=f"{socket.gethostname()}:{directory.resolve()}".encode(errors="backslashreplace").decode(),
+        label=escape_bytes(f"{socket.gethostname()}:{directory.resolve()}"),
         fingerprint=checksum,
         audience=Audience(callbacks.subscribed, callbacks.blocking),
         heartbeat=replace(HEARTBEAT, starts=starts),

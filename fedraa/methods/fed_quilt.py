@@ -72,8 +72,8 @@ from fedraa.vectors.index_ranges import global_slices
 # short memory is faster at first, when the deltas change quickly. A long memory has less noise at the end of long runs.
 # The steps also become shorter after the first EARLY tasks.
 EARLY, SHORTEST, LONGEST = 500, 5, 20
-# If clients have few labels, the momentum covers so many tasks that each label occurs in about this number of them. A
-# shorter memory forgets labels.
+# If clients have few labels, the momentum covers more tasks: each label then occurs in about TASKS_PER_LABEL of them. A
+# shorter momentum forgets the labels of other clients.
 TASKS_PER_LABEL = 1.5
 # The running mean of squared deltas covers about this number of updates of a fragment.
 SQUARES_WINDOW = 100

@@ -78,9 +78,10 @@ def refuse_other_runs(folder: Path, names: Sequence[str]) -> None:
 
 
 def check_begun_run(directory: Path, spec: RunSpec) -> None:
-    """Raise InputError if the comparison cannot continue, read or start the run of a directory.
+    """Raise InputError if the comparison cannot use the run of a directory.
 
-    The directory has a run with other settings, an ended run whose files were changed, or other files.
+    This is the case if the run has other settings, if it has ended and its files were changed, or if the directory has
+    files that are not of a run.
     """
     if not (directory / CONFIG).exists():
         refuse_used(directory)

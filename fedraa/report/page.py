@@ -8,6 +8,7 @@ from importlib.resources import files
 
 from fedraa.report.tables import Cell, Table
 from fedraa.report.theme import Picture, Theme
+from fedraa.rundir.atomic_files import escape_bytes
 
 Images = Mapping[str, Mapping[Theme, bytes]]
 
@@ -129,5 +130,5 @@ def _render_cell(cell: Cell, kind: str, column: str) -> str:
 
 def _data_url(kind: str, content: str | bytes) -> str:
     if isinstance(content, str):
-        content = content.encode(errors="backslashreplace")
+        content = escape_bytes(content).encode()
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -44,13 +44,15 @@ def json_text(value: object) -> str:
     return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace a file by this text in UTF-8, completely or not at all.
+def escape_bytes(text: str) -> str:
+    """Replace each byte of a path that is not UTF-8 by an escape sequence, so that the text can be written as UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
 
-    A byte of a path that is not UTF-8 is written as an escape sequence.
-    """
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file by this text in UTF-8, completely or not at all. The text is escaped by `escape_bytes`."""
     with replace_file(path) as stream:
-        stream.write(text.encode(errors="backslashreplace"))
+        stream.write(escape_bytes(text).encode())
 
 
 def sync_directory(directory: Path) -> None:

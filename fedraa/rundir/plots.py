@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from fedraa.errors import InputError
 from fedraa.objectives.metric_spec import metric_heading
+from fedraa.rundir.atomic_files import escape_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,11 +32,8 @@ class Plot(Figure):
 
 
 def literal_text(text: str) -> str:
-    """Return a text for matplotlib that shows every character of a name.
-
-    In a text of matplotlib, `$` begins a formula. A byte of a path that is not UTF-8 becomes an escape sequence.
-    """
-    return text.encode(errors="backslashreplace").decode().replace("$", r"\$")
+    """Return a text for matplotlib that shows every character of a name, because `$` begins a formula there."""
+    return escape_bytes(text).replace("$", r"\$")
 
 
 def plot_column(evals: "pd.DataFrame", y: str, x: str, *, title: str, time_label: str) -> Plot:

@@ -10,7 +10,7 @@ from fedraa.config.experiment import Experiment
 from fedraa.config.file import check_names, read_toml
 from fedraa.config.overrides import flat_table
 from fedraa.errors import InputError, RunWarning
-from fedraa.rundir.atomic_files import write_text
+from fedraa.rundir.atomic_files import escape_bytes, write_text
 
 TERMS_KEY = "terms"
 
@@ -51,7 +51,7 @@ def warn_of_other_data(path: Path, about: Mapping[str, Any], used: str) -> None:
         used: The data set of the comparison: its name or its file.
     """
     dataset = about.get("dataset")
-    if dataset is not None and Path(str(dataset)).name != Path(_escape_bytes(used)).name:
+    if dataset is not None and Path(str(dataset)).name != Path(escape_bytes(used)).name:
         problem = f"its values were tuned on {dataset}, but this comparison uses {used}; tune the methods on {used}"
         warnings.warn(f"tuned: {path}: {problem}", RunWarning, stacklevel=2)
 
@@ -78,11 +78,4 @@ def _format_toml(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_format_toml, value)) + "]"
     assert isinstance(value, str | bool | int | float)
-    if isinstance(value, str):
-        value = _escape_bytes(value)
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _escape_bytes(text: str) -> str:
-    """Escape the bytes of a path that are not UTF-8, because TOML cannot contain them."""
-    return text.encode(errors="backslashreplace").decode()
+    return json.dumps(escape_bytes(value) if isinstance(value, str) else value, ensure_ascii=False)

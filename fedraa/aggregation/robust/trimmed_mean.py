@@ -17,6 +17,7 @@ from pydantic import Field
 
 from fedraa.aggregation.registry import AGGREGATOR
 from fedraa.aggregation.robust.rows import MIN_MAJORITY, Numbers, RobustAggregator, Votes, combine_chunks, count_rows
+from fedraa.messages import Index
 from fedraa.numbers import Count, round_down, round_up
 
 
@@ -46,12 +47,13 @@ class TrimmedMean(RobustAggregator):
         return round_down(self.trim * clients)
 
     def combine(self, votes: Votes) -> Numbers:
-        return combine_chunks(votes.rows, self._trim_chunk)
+        tolerated = np.array([self.count_tolerated(clients) for clients in range(len(votes.rows) + 1)])
+        return combine_chunks(votes.rows, lambda block: self._trim_chunk(block, tolerated))
 
-    def _trim_chunk(self, block: Numbers) -> Numbers:
-        """Return the trimmed mean [k] of a chunk [n, k]."""
+    def _trim_chunk(self, block: Numbers, tolerated: Index) -> Numbers:
+        """Return the trimmed mean [k] of a chunk [n, k]. `tolerated` [n + 1] is `count_tolerated` for 0 to n rows."""
         counts = count_rows(block)
-        removed = np.array([self.count_tolerated(count) for count in range(len(block) + 1)])[counts]
+        removed = tolerated[counts]
         ranks = np.arange(len(block))[:, None]
         kept = (ranks >= removed) & (ranks < counts - removed)
         total = np.where(kept, np.sort(block, axis=0), 0.0).sum(axis=0)
