@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from ray.exceptions import ActorUnschedulableError, GetTimeoutError, ObjectLostError, RayActorError
@@ -19,10 +19,11 @@ from actors.pool.liveness import Heartbeat, LivenessProbe, actor_class
 from actors.ray_versions import AnyRef
 from actors.server.ordered_calls import OrderedCaller
 from actors.server.shard import CutOnShards, Route, ShardActor
+from fedraa.engine.factories import bind_rule
 from fedraa.engine.run_spec import RunSpec
 from fedraa.errors import ShardDied
 from fedraa.messages import Mask, State, Task, Update, Vector
-from fedraa.server.async_rule import ApplyResult, AsyncModel, AsyncRule
+from fedraa.server.async_rule import ApplyResult, AsyncRule
 from fedraa.server.stores.local import shared_again
 from fedraa.server.stores.sharded import Split, assemble_pieces
 from fedraa.submodels.assignment import Assignment, Submodel
@@ -89,10 +90,9 @@ class ShardedStore:
     @classmethod
     def of(cls, spec: RunSpec, heartbeat: Heartbeat | None = None) -> "ShardedStore":
         """Start the shards of a run and return its store."""
-        rule = cast(AsyncRule, spec.method.update)
         experiment = spec.experiment
+        rule = bind_rule(spec)
         assert rule.mixing_formula is not None
-        rule = rule.bind(AsyncModel(spec.params, experiment.client_count, len(spec.submodels), spec.at_a_time))
         norms = experiment.max_update_norm is not None
         return cls(
             spec.params,

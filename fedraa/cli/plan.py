@@ -21,11 +21,11 @@ from fedraa.components.text import is_foreign, text_of
 from fedraa.config.experiment import Experiment
 from fedraa.devices.fleet import Fleet
 from fedraa.engine.build import build_run
-from fedraa.engine.factories import make_cost_model, make_planner
+from fedraa.engine.factories import bind_rule, make_cost_model, make_planner
 from fedraa.engine.run_spec import RunSpec
 from fedraa.messages import Floats, Task
 from fedraa.numbers import format_count, format_quantity
-from fedraa.server.async_rule import AsyncModel, AsyncRule
+from fedraa.server.async_rule import AsyncRule
 from fedraa.server.participation_correction import planned_balances
 from fedraa.submodels.flat import frozen_parameters
 from fedraa.submodels.indices import count_owners, too_small
@@ -150,7 +150,7 @@ def describe_tasks(spec: RunSpec) -> list[str]:
         steps = costs.all_steps(shapes)
         lines.append(f"local steps    {_range_text(steps)} a task ({spec.method.local.steps})")
     if isinstance(update, AsyncRule) and update.mixing_formula:
-        rule = update.bind(AsyncModel(spec.params, len(spec.fleet), len(shapes), spec.at_a_time))
+        rule = bind_rule(spec)
         factors = planned_balances(costs, shapes, spec.data.sizes, update.participation_correction, spec.at_a_time)
         weights = np.array([rule.weight(0, float(factor)) for factor in _sample_values(np.unique(factors))])
         lines.append(f"weights        {_range_text(weights)} of an update that is not stale")

@@ -9,6 +9,7 @@ from fedraa.engine.worker_spec import WorkerSpec
 from fedraa.ledger.bad_clients import BadClients
 from fedraa.ledger.participation import expected_cohort
 from fedraa.messages import SharedBuffer
+from fedraa.server.async_rule import AsyncModel, AsyncRule
 from fedraa.server.client_states import ClientStates
 from fedraa.server.local_rates import LocalRates
 from fedraa.server.mixing import LocalMean
@@ -79,6 +80,20 @@ def make_server(
     if not average:
         return server
     return PolyakAveraging(server, average, LocalMean(server) if store is None else store.mean())
+
+
+def bind_rule(spec: RunSpec) -> AsyncRule:
+    """Return the asynchronous rule of a run, bound to its model. The rule computes weights and has no other use."""
+    assert isinstance(spec.method.update, AsyncRule)
+    model = AsyncModel(
+        spec.params,
+        spec.experiment.client_count,
+        max(1, len(spec.submodels)),
+        spec.at_a_time,
+        tensors=spec.traced.shapes,
+        label_overlap=spec.label_overlap,
+    )
+    return spec.method.update.bind(model)
 
 
 def _make_task_table(spec: RunSpec, record: Record) -> TaskTable:

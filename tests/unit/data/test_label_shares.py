@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import fedraa as fl
+from fedraa.cli.plan import describe_tasks
 from fedraa.engine.build import build_run
+from fedraa.engine.factories import bind_rule
 from fedraa.server.async_rule import ApplyResult, AsyncModel, ClientUpdate
 
 LABELS = {0: [0, 0, 0, 1], 1: [0, 0, 0, 2]}
@@ -85,3 +87,29 @@ def test_rule_on_the_server_receives_the_overlap(tmp_path: Path) -> None:
     )
     assert seen
     assert seen == pytest.approx([0.875] * len(seen))
+
+
+def test_rule_that_only_computes_weights_receives_the_overlap() -> None:
+    """A plan and a server on shards use such a rule."""
+
+    class ByOverlap(fl.AsyncRule):
+        uses_label_overlap = True
+        mixing_formula = "add-delta"
+
+        def start(self, model: AsyncModel) -> None:
+            self.overlap, self.tensors = model.label_overlap, model.tensors
+
+        def apply_update(self, update: ClientUpdate, model: AsyncModel) -> ApplyResult:
+            raise AssertionError
+
+        def weight(self, staleness: int, balance: float = 1.0) -> float:
+            return self.overlap / 2
+
+    experiment = fl.Experiment(method="fed-raa", async_rule=ByOverlap(), clients=2, updates=1, engine="local")
+    spec = build_run(experiment, dataset=generated_data())
+    rule = bind_rule(spec)
+    assert isinstance(rule, ByOverlap)
+    assert rule.weight(0) == pytest.approx(0.4375)
+    assert sum(np.prod(shape) for shape in rule.tensors) == len(spec.params)
+    [line] = [line for line in describe_tasks(spec) if line.startswith("weights")]
+    assert line.split()[1] == "0.438"
