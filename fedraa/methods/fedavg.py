@@ -2,7 +2,7 @@
 
 Round:
     a cohort of clients receives theta                          # all clients, unless `participation` is set
-    Client n: E epochs of minibatch SGD on f_n, from theta to w_n
+    Client k: E epochs of minibatch SGD on f_k, from theta to w_k
     theta <- sum of n_k * w_k / sum of n_k                      # over the clients k that report; n_k: number of samples
 
 The code adds the mean of the deltas w_k - theta to theta, which gives the same theta.

@@ -1,7 +1,7 @@
 """FedGMR: the model is the mean of the submodels that clients trained last, and submodels grow (arXiv 2512.05372).
 
 When submodel w_i of client i arrives with staleness k:
-    a_i = (k + 1)^-exponent
+    a_i = (k + 1)^-exponent                                 # n_i: the client's number of samples
     theta_c <- sum of a_i n_i w_ic / sum of a_i n_i, over the clients with coordinate c in their last submodel
 
 Read next: submodels/policies/growing.py (growing submodels), server/async_server.py (the server).

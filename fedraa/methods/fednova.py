@@ -5,7 +5,7 @@ Client i: tau_i local steps of SGD, which may differ between clients (deadlines,
     a_i = length of its path if all gradients had length 1:
         v = x = 0; tau_i times: v <- momentum * v + 1 - prox_mu * x; x <- x + lr * v;  a_i = x
 Server, for each coordinate, over the clients i that trained it:
-    p_i = n_i / sum of n
+    p_i = n_i / sum of n                                    # n_i: number of samples
     theta <- theta + (sum of p_i a_i) * (sum of p_i delta_i / a_i)
 
 Without momentum and proximal term, a_i = lr * tau_i. For a client that stops at a deadline, tau_i counts the steps that
