@@ -119,8 +119,8 @@ def format_paper(
     entry = read_papers()[paper.key]
     parts = [
         f"# {paper.name}",
-        f"You will find what {entry.link} claims, what holds in fedraa and in which settings, and a command that "
-        "repeats a result.",
+        f"You will find the claims of {entry.link}, which of them hold in fedraa and in which settings, and a command "
+        "that repeats a result.",
         paper.proposes,
         _describe_code(paper),
         "## What holds",
