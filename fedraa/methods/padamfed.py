@@ -93,7 +93,7 @@ class MomentumAndControls(RoundState):
     rounds: Count | None = None
     cohort: Count | None = None
 
-    keeps: ClassVar[str] = "c, m, theta_prev, theta [d], c_i [N, d]"
+    keeps: ClassVar[str] = "c, m, theta_prev [d], c_i [N, d]"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "compress": _GRADIENTS,
@@ -111,7 +111,6 @@ class MomentumAndControls(RoundState):
         "_control",
         "_momentum",
         "_previous",
-        "_current",
         "_client",
         "_change",
         "_reports",
@@ -129,7 +128,6 @@ class MomentumAndControls(RoundState):
         self._control = np.zeros(run.size, np.float32)
         self._momentum = np.zeros(run.size, np.float32)
         self._previous = run.params.copy()
-        self._current = run.params.copy()
         self._client = ClientRows(run.size, run.clients, lambda: np.zeros(run.size, np.float32))
         self._change = np.zeros(run.size, np.float32)
         self._reports = 0
@@ -163,12 +161,13 @@ class MomentumAndControls(RoundState):
         self._control += self._change / np.float32(self._clients)
         self._change[:] = 0
         self._reports = 0
-        self._previous = self._current
-        params[:] = self._previous + np.float32(self._beta / scale) * (params - self._previous)
-        self._current = params.copy()
+        # The model at the end of the last round is not the start of this one if a sampler has pruned it.
+        step = np.where(moved, delta, np.float32(0))
+        self._previous = params - step
+        params[:] = self._previous + np.float32(self._beta / scale) * step
 
     def memory(self, size: int, clients: int) -> int:
-        return 4 * size * (clients + 5)
+        return 4 * size * (clients + 4)
 
 
 def _require_known(value: float | None, name: str, problem: str) -> float:

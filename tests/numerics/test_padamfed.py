@@ -85,6 +85,29 @@ def test_local_steps_in_submodels_have_the_length_of_the_rate(submodel: str) -> 
             assert (controls.peek_row(client)[trained] != before[trained]).any()
 
 
+def test_model_with_an_adaptive_mask_takes_the_step_from_the_pruned_model() -> None:
+    """Weights that leave the mask after a round stay 0, and weights that enter it again keep their value."""
+    override = {"submodel.initial": 0, "submodel.reprune_every": 1}
+    stepped = Stepped(spec("prunefl+padamfed", lr=ETA, partition="iid", rounds=ROUNDS, override=override))
+    server = stepped.server
+    beta = (CLIENTS * STEPS) ** (1 / 3) / ROUNDS ** (2 / 3)
+    has_changed = False
+    for _ in range(4):
+        theta = server.params.astype(np.float64)
+        tasks = [server.assign(client, 0.0) for client in server.begin()]
+        updates = [stepped.train(task) for task in tasks]
+        for update in updates:
+            server.commit(update, 1.0)
+        mean = np.mean([update.params - theta for update in updates], axis=0)
+        before, after = tasks[0].mask, server._sampler.mask  # type: ignore[attr-defined]
+        assert before is not None
+        both = before & after
+        np.testing.assert_allclose(server.params[both], (theta + beta * mean / (ETA * STEPS))[both], atol=1e-6)
+        np.testing.assert_array_equal(server.params[~after], 0)
+        has_changed |= bool((before != after).any())
+    assert has_changed
+
+
 @pytest.mark.parametrize(
     "field", ["momentum", "compress", "local.sam_rho", "local_optimizer", "clip", "server_lr", "server_optimizer"]
 )
