@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedraa.client.flat_module import PADDING, BatchedModule
+from fedraa.client.flat_module import PADDING, BatchedModule, mask_merged
 from fedraa.client.halfway_cosine import HalfwayCosine
 from fedraa.client.local_step import LocalStep
 from fedraa.client.local_training import LocalTraining
@@ -99,7 +99,7 @@ class BatchedTrainer(Trainer):
         # Copies of a task are in the free rows. Their results are not used.
         filled = [work.get(row, some) for row in range(self._height)]
         stack = self._stack_for_widths(some.task.widths)
-        whole = stack_tasks([one.task for one in filled])
+        whole = mask_merged(stack_tasks([one.task for one in filled]), stack)
         labels = [one.y for one in filled]
         steps = [self._count_steps(one.task, len(one.y)) for one in filled]
         length = self._count_steps(some.task, len(some.y))

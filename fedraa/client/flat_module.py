@@ -2,21 +2,23 @@
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from weakref import proxy
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from fedraa.components.calls import call_custom
-from fedraa.messages import Vector
+from fedraa.messages import Task, Vector
 from fedraa.models.images import ImageConv2d
 from fedraa.models.statistics import copy_buffers, put_buffers
 from fedraa.objectives import Classification, Objective
 from fedraa.submodels import view_as_tensor
-from fedraa.submodels.flat import find_embeddings, is_large, locate_parameters
+from fedraa.submodels.flat import find_embeddings, find_merged, is_large, locate_parameters
 from fedraa.submodels.tracing.modes import WithoutDropout
 
 # The label of empty rows. A minibatch has empty rows if its client has too few samples.
@@ -59,6 +61,8 @@ class FlatModule:
         """The number of elements of each trainable parameter."""
         self.embeddings = find_embeddings(module)
         """The slices of the buffers with embeddings."""
+        self.merged = find_merged(module)
+        """The slices of the buffers with parameters that only the server changes (`Adapted.merged`)."""
 
     @property
     def whole(self) -> bool:
@@ -189,6 +193,7 @@ class BatchedModule:
             start = piece.stop
         self.sizes = [piece.stop - piece.start for piece in self._pieces]
         self.embeddings = find_embeddings(self.module)
+        self.merged = find_merged(self.module)
         self._forward = vmap(lambda parameters, x: functional_call(self.module, parameters, (x,)))
 
     def load(self, params: Vector) -> None:
@@ -223,6 +228,19 @@ class BatchedModule:
         # `torch.cat` with `out` refuses tensors of an autograd graph. In PyTorch 2.9, the zero gradient of a parameter
         # that has no influence on the loss is such a tensor.
         torch.cat([gradient.detach().flatten(1) for gradient in gradients], dim=1, out=self.gradient)
+
+
+def mask_merged(task: Task, model: FlatModule | BatchedModule) -> Task:
+    """Return the task with a mask that excludes the model's parameters `merged`, which clients neither train nor send.
+
+    A task that has a mask stays unchanged.
+    """
+    if task.mask is not None or not model.merged:
+        return task
+    mask = np.ones(task.params.shape, bool)
+    for piece in model.merged:
+        mask[..., piece] = False
+    return replace(task, mask=mask, keeps_rest=True)
 
 
 def _flat_gradient(parameter: nn.Parameter) -> Tensor:

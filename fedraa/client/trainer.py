@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fedraa.client.activation_scale import scale_readers
 from fedraa.client.error_feedback import FEEDBACK
-from fedraa.client.flat_module import FlatModule
+from fedraa.client.flat_module import FlatModule, mask_merged
 from fedraa.client.halfway_cosine import HalfwayCosine
 from fedraa.client.input_adversary import ADVERSARY_KEY, Adversary
 from fedraa.client.kept_buffer import PERSONAL_LAYERS
@@ -133,6 +133,7 @@ class Trainer:
             own = received.copy()
             own[personal] = task.extra_values(PERSONAL_LAYERS.key)
             task = replace(task, buffer=own)
+        task = mask_merged(task, model)
         self._seed_dropout(task)
         length = self._count_steps(task, len(y))
         local_step = LocalStep(

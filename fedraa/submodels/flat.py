@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedraa.errors import InputError
+from fedraa.models.lora import Adapted
 from fedraa.submodels.scripted import copy_scripts
 
 BY_PIECE = 2**17
@@ -147,6 +148,12 @@ def find_embeddings(module: nn.Module) -> list[slice]:
         owners = embeddings if isinstance(layer, nn.Embedding | nn.EmbeddingBag) else others
         owners.update(layer.parameters(recurse=False))
     return [piece for parameter, piece in locate_parameters(module) if parameter in embeddings - others]
+
+
+def find_merged(module: nn.Module) -> list[slice]:
+    """Return the slice of each parameter `merged` of an adapter in the flat buffer of a module, in ascending order."""
+    merged = {layer.merged for layer in module.modules() if isinstance(layer, Adapted)}
+    return [piece for parameter, piece in locate_parameters(module) if parameter in merged]
 
 
 def view_as_tensor(array: np.ndarray) -> torch.Tensor:

@@ -14,6 +14,7 @@ import fedraa as fl
 from fedraa import Dataset, Experiment
 from fedraa.aggregation.adapters import find_adapters
 from fedraa.aggregation.aggregator import Aggregator, ClientDelta, RoundTotals
+from fedraa.client.trainer import Work
 from fedraa.engine.build import build_run
 from fedraa.engine.factories import make_server
 from fedraa.engine.run_spec import RunSpec
@@ -235,6 +236,36 @@ def test_flora_traffic_counts_adapters_up_and_new_stacks_down() -> None:
     down = [line["bytes_down"] for line in sorted(stepped.records.of("dispatch"), key=lambda line: line["task"])]
     assert down[:3] == up
     assert down[3:] == [each + 4 * min(45, 19 * 7) for each in up]
+
+
+@pytest.mark.parametrize("vmap_batch", [1, 2])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_flora_weight_decay_spares_the_merged_weights(optimizer: str, vmap_batch: int) -> None:
+    flags = {"weight_decay": 0.5, "momentum": 0.0, "local_optimizer": optimizer, "capacities": (1.0,)}
+    run = adapter_run("flora", merge=True, vmap_batch=vmap_batch, **flags)
+    stepped = Stepped(run)
+    stepped.round()
+    for client in stepped.server.begin():
+        task = stepped.server.assign(client, 0.0)
+        (update,) = stepped.trainer.train_all([Work(task, *run.data.client(client))])
+        received = tensor_of(run, task.params, "0.merged")
+        assert np.abs(received).max() > 0.001
+        np.testing.assert_array_equal(tensor_of(run, update.params, "0.merged"), received)
+        assert (tensor_of(run, update.params, "4.weight") != tensor_of(run, task.params, "4.weight")).all()
+
+
+@pytest.mark.parametrize("vmap_batch", [1, 2])
+def test_flora_compresses_only_the_numbers_that_clients_send(vmap_batch: int) -> None:
+    """A client sends the last layer and adapters of rank 4: 28 + 4 * 19 numbers. The merged weights are not sent."""
+    sent = 28 + 4 * 19
+    flags = {"momentum": 0.0, "capacities": (1.0,), "vmap_batch": vmap_batch}
+    for name in ("topk:0.25", "scaled-sign"):
+        stepped = Stepped(adapter_run("flora", merge=True, compress=name, **flags))
+        for client in stepped.server.begin():
+            task = stepped.server.assign(client, 0.0)
+            (update,) = stepped.trainer.train_all([Work(task, *stepped.run.data.client(client))])
+            changed = int((update.params != task.params).sum())
+            assert changed == (sent // 4 if name == "topk:0.25" else sent)
 
 
 def test_hetlora_with_one_rank_and_equal_norms_is_the_mean() -> None:
