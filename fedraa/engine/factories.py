@@ -49,7 +49,7 @@ def make_server(
             experiment.seed,
             params,
             spec.example,
-            sent=None if spec.shared is None else int(spec.shared.sum()),
+            shared=spec.shared,
             durations=partial(task_table.costs.expected_durations, ()),
         ),
         policy=method.submodel,

@@ -302,6 +302,20 @@ def test_pattern_that_matches_no_layer_or_all_layers_is_refused(pattern: str) ->
         find_personal(named(), [pattern])
 
 
+def test_prunefl_does_not_prune_personal_layers() -> None:
+    """Clients train and evaluate all weights of their last layer, and the server does not change its own ones."""
+    override = {"submodel.initial": 0, "submodel.reprune_every": 1}
+    run = spec("prunefl+fedrep", partition="iid", rounds=3, override=override)
+    stepped = Stepped(run)
+    assert run.shared is not None
+    for _ in range(3):
+        [task, *_] = stepped.round()
+        assert task.mask is not None
+        assert task.mask[~run.shared].all()
+        assert not task.mask[run.shared].all()
+    np.testing.assert_array_equal(stepped.server.params[~run.shared], run.params[~run.shared])
+
+
 def test_error_suggests_no_module_without_parameters() -> None:
     """Module 0 of the mlp is Flatten, and its last one, 5, has parameters."""
     with refuses("personal_layers", got="0") as caught:

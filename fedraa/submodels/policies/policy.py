@@ -46,7 +46,7 @@ class RunContext:
         seed: Seed of the run.
         params: Initial parameters [d]. A policy's `bind` may change them.
         example: A minibatch of samples, with which a policy can find the shapes of activations.
-        sent: Number of parameters that are sent, without personal layers. None if all are sent.
+        shared: Mask [d] of the parameters that are sent, without personal layers. None if all are sent.
         durations: A function that returns the duration of a task on the whole model for each client [N].
     """
 
@@ -55,9 +55,14 @@ class RunContext:
     seed: int
     params: Vector | None = None
     example: Tree | None = None
-    sent: int | None = None
+    shared: Mask | None = None
     durations: Callable[[], npt.NDArray[np.float64]] | None = None
     _submodels: OrderedDict[tuple[bytes, ...], Submodel] = field(default_factory=OrderedDict, init=False, repr=False)
+
+    @property
+    def sent(self) -> int | None:
+        """The number of parameters that are sent. None if all are sent."""
+        return None if self.shared is None else int(self.shared.sum())
 
     def whole(self) -> Submodel:
         """Return the whole model as a submodel."""

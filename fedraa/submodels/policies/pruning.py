@@ -41,6 +41,7 @@ class SharedMask(SubmodelSampler):
     The released code divides this sum by the time on a Raspberry Pi.
 
     Weights outside of the mask are 0. A weight that enters the mask again gets its last value, as in the released code.
+    Personal layers are never pruned: each client has its own weights there, and evaluates all of them.
     """
 
     asks: ClassVar[tuple[str, ...]] = ("squares",)
@@ -48,7 +49,9 @@ class SharedMask(SubmodelSampler):
 
     def __init__(self, run: RunContext, params: Vector, density: float, every: int, initial: int) -> None:
         names = find_maskable_names(run.traced)
-        self._places = [place for name, place in run.traced.places.items() if name in names]
+        shared = np.ones(run.traced.size, bool) if run.shared is None else run.shared
+        places = run.traced.places.items()
+        self._places = [place for name, place in places if name in names and shared[place].all()]
         self._whole = run.whole()
         self._density = density
         self._every = every
