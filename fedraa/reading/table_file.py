@@ -91,9 +91,18 @@ class TableFile:
         places = [self.names.index(name) for name in names]
         return self._read_fields(places, dtype=str)[list(names)]
 
-    def has_leading_zero(self, name: str) -> bool:
-        """Return True if a text in the column `name` is a number such as `007`. As a number, it would equal `7`."""
-        return name in self.names and bool(self.texts([name])[name].str.match(r"\s*0\d").any())
+    def must_stay_text(self, name: str) -> bool:
+        """Return True if numbers in the column `name` would lose a difference between two texts.
+
+        Examples are `007`, which would equal `7`, and `1.10` beside `1.1`.
+        """
+        if name not in self.names:
+            return False
+        texts = self.texts([name])[name].str.strip()
+        if texts.str.match(r"0\d").any():
+            return True
+        different = [text for text in texts.unique().tolist() if is_number(text)]
+        return len({_to_number(text) for text in different}) < len(different)
 
     def _read_fields(self, places: list[int], **options: Any) -> Any:
         """Return the columns at these places, in their order in the file."""
@@ -312,6 +321,14 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _to_number(text: str) -> int | float:
+    """Return the number in a text. An integer is exact."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _wrong_length(field: str, row: list[str], names: list[str], header_line: int) -> InputError:

@@ -12,6 +12,9 @@ from fedraa.errors import InputError
 from fedraa.messages import Index
 from fedraa.numbers import format_count
 
+# float64 represents every integer up to this one.
+MAX_EXACT_INTEGER = 2**53
+
 
 @dataclass(frozen=True)
 class Natural(Partitioner):
@@ -33,7 +36,7 @@ class Natural(Partitioner):
         partitioner = Natural()
         for name, values in (("owners", owners), ("test_owners", test_owners)):
             if values is not None:
-                object.__setattr__(partitioner, name, np.asarray(values))
+                object.__setattr__(partitioner, name, _as_ids(values))
         return partitioner
 
     def assign(self, labels: Index, clients: int, rng: np.random.Generator) -> Sequence[npt.ArrayLike]:
@@ -65,6 +68,19 @@ class Natural(Partitioner):
         if clients < len(ids):
             ids = np.sort(rng.choice(ids, clients, replace=False))
         return _shards_of_owners(ids, self.owners), ids
+
+
+def _as_ids(owners: Any) -> npt.NDArray[Any]:
+    """Return the client ids as an array. Large integers stay exact.
+
+    NumPy converts a list with integers below and above 2**63 to float64, which would round them.
+    """
+    ids = np.asarray(owners)
+    if ids.dtype.kind != "f":
+        return ids
+    if any(isinstance(owner, int | np.integer) and abs(int(owner)) > MAX_EXACT_INTEGER for owner in owners):
+        return np.array(list(owners), object)
+    return ids
 
 
 def _have_words(owners: Any) -> bool:

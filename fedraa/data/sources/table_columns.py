@@ -90,7 +90,8 @@ def spell_csv(path: str, options: dict[str, Any]) -> str:
 def read_frames(path: str, test: str | None, client: str) -> tuple[list[Any], bool]:
     """Return the DataFrames of one or two files, and True if their numbers have a decimal comma.
 
-    A column has the same type in both DataFrames. The column `client` is text if a number in it begins with 0.
+    A column has the same type in both DataFrames. The column `client` is text if a number
+    in it begins with 0, or if two of its texts are the same number.
     """
     files = [open_table(one) for one in (path, test) if one is not None]
     frames = [file.frame() for file in files]
@@ -100,7 +101,7 @@ def read_frames(path: str, test: str | None, client: str) -> tuple[list[Any], bo
     words: set[str] = set()
     for frame in frames:
         words.update(name for name in frame.columns if frame[name].dtype.kind in kinds)
-    if any(file.has_leading_zero(client) for file in files):
+    if any(file.must_stay_text(client) for file in files):
         words.add(client)
     return [_reread_as_words(file, frame, words) for file, frame in zip(files, frames, strict=True)], decimal_comma
 

@@ -91,6 +91,15 @@ def test_numbers_in_an_array_of_objects_are_natural_clients() -> None:
     assert partition.test.order.tolist() == [1, 0]
 
 
+def test_integer_client_ids_below_and_above_2_to_63_stay_exact() -> None:
+    """NumPy converts such a list to float64, in which the last two ids are equal."""
+    owners = [5, 2**63 + 1, 2**63 + 2]
+    partition = divide_samples(Natural().bound(owners, owners[::-1]), np.zeros(3, int), np.zeros(3, int), 3, seed=0)
+    assert partition.names == tuple(map(str, owners))
+    assert partition.train.order.tolist() == [0, 1, 2]
+    assert partition.test.order.tolist() == [2, 1, 0]
+
+
 def test_subset_of_natural_clients_is_drawn_from_the_seed() -> None:
     owners = np.repeat(np.arange(10), 3)
     natural = Natural().bound(owners, owners)

@@ -376,6 +376,18 @@ def test_clients_with_leading_zeros_are_words(tmp_path: Path) -> None:
     assert set(read_csv(plain, client="who").clients or ()) == {7, 10}
 
 
+@pytest.mark.parametrize("clients", [("1.1", "1.10"), ("7", "+7"), ("1e1", "10"), ("inf", "infinity")])
+def test_clients_with_different_texts_of_one_number_are_different(clients: tuple[str, str], tmp_path: Path) -> None:
+    path = write(tmp_path, table("x,client,label", "{x},{c},{y}", x=X, c=[*clients] * 20))
+    assert set(read_csv(path).clients or ()) == set(clients)
+
+
+def test_client_ids_near_2_to_63_stay_numbers(tmp_path: Path) -> None:
+    ids = [2**63 - 2, 2**63 - 1]
+    path = write(tmp_path, table("x,client,label", "{x},{c},{y}", x=X, c=ids * 20))
+    assert set(read_csv(path).clients or ()) == set(ids)
+
+
 def test_csv_prefix_reads_regression_targets_as_float32(tmp_path: Path) -> None:
     path = write(tmp_path, table("x,y", "{x},{v}", x=X, v=X + 1))
     data = load_dataset(f"csv:{path}", None, make_objective("regression").targets)
