@@ -25,7 +25,7 @@ class Availability:
 
     Attributes:
         spans: For each client, ascending spans (start, end) on the run's clock. The device is available from `start`
-            until just before `end`. A client without an entry is always available.
+            until just before `end`, which may be infinite. A client without an entry is always available.
         period: The time after which the spans repeat, such as a day. Without a period, a device is never available
             after its last span.
         periods: For some clients, a period that replaces `period`.
@@ -83,13 +83,13 @@ class Availability:
         if spans is None:
             return end - start
         period = self.periods.get(client, self.period)
-        whole = sum(until - begin for begin, until in spans)
 
         def available_until(time: float) -> float:
-            cycles = 0.0
+            earlier = 0.0
             if period is not None:
                 cycles, time = divmod(time, period)
-            return cycles * whole + sum(max(0.0, min(until, time) - begin) for begin, until in spans)
+                earlier = cycles * sum(until - begin for begin, until in spans)
+            return earlier + sum(max(0.0, min(until, time) - begin) for begin, until in spans)
 
         return available_until(end) - available_until(start)
 
@@ -110,15 +110,19 @@ class Availability:
         return base + period + spans[0][0]
 
     def described(self) -> dict[str, Any]:
-        spans = {str(client): spans for client, spans in self.spans.items()}
-        described: dict[str, Any] = {"spans": spans, "period": self.period}
+        """Return the spans and the periods for config.json, with None for an infinite end."""
+        described: dict[str, Any] = {"spans": {}, "period": self.period}
+        for client, spans in self.spans.items():
+            described["spans"][str(client)] = [(start, end if np.isfinite(end) else None) for start, end in spans]
         if self.periods:
             described["periods"] = {str(client): period for client, period in self.periods.items()}
         return described
 
     @classmethod
     def from_described(cls, described: dict[str, Any]) -> "Availability":
-        spans = {int(client): [(a, b) for a, b in spans] for client, spans in described["spans"].items()}
+        spans: dict[int, Spans] = {}
+        for client, pairs in described["spans"].items():
+            spans[int(client)] = [(start, np.inf if end is None else end) for start, end in pairs]
         periods = {int(client): period for client, period in described.get("periods", {}).items()}
         return cls(spans, described["period"], periods)
 

@@ -127,7 +127,12 @@ def _draw_speeds(spec: str, clients: int, seed: int) -> Floats:
             raise InputError("compute", got=spec, expected=expected)
         rng = generator(seed, "fleet")
         if name == "lognormal":
-            return rng.lognormal(0.0, values[0], clients)
+            speeds = rng.lognormal(0.0, values[0], clients)
+            # With a huge sigma, some speeds exceed the range of float64.
+            if not (np.isfinite(speeds) & (speeds > 0)).all():
+                problem = "some speeds would be 0 or infinite"
+                raise InputError("compute", problem, got=spec, hint="use a smaller number, as in lognormal:0.5")
+            return speeds
         if name == "uniform":
             if values[0] > values[1]:
                 raise InputError("compute", got=spec, expected="uniform:LOW:HIGH with LOW not above HIGH")

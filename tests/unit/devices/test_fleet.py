@@ -63,6 +63,7 @@ def test_distributions_have_their_moments_and_are_seeded() -> None:
         ("1:x", "'x'"),
         ("nan:1", "'nan'"),
         ("lognormal", "positive number"),
+        ("lognormal:1000", "0 or infinite"),
         ("uniform:3:1", "LOW not above HIGH"),
         ("zipf:1", "exponent"),
     ],

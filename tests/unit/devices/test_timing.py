@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from refusals import refuses
 
 from fedraa import Experiment, run
-from fedraa.devices.availability import Availability, Daily, Timing, read_availability
+from fedraa.devices.availability import Availability, Daily, Timing, availability_from, read_availability
 from fedraa.replay.replay import replay
 
 
@@ -111,6 +111,20 @@ def test_a_run_over_days_waits_for_its_devices_and_replays(tmp_path: Path) -> No
     # is available again from 1.0, and ends round 2 at 1.2. Client 1 ends round 3 at 1.7. Shards differ by one sample in
     # 479.
     assert rounds == pytest.approx([0.7, 1.2, 1.7], abs=2e-3)
+    replay(history.directory)
+
+
+def test_device_may_be_available_without_end(tmp_path: Path) -> None:
+    spans = tmp_path / "later.csv"
+    spans.write_text("client,start,end\n0,0,0.1\n0,2,inf\n")
+    availability = read_availability(spans, 2, None)
+    assert availability.finish(0, 0.0, 0.5) == pytest.approx(2.4)
+    assert availability.available_time(0, 0.0, 3.0) == pytest.approx(1.1)
+    experiment = Experiment(method="fed-raa", clients=2, updates=4, availability=spans, engine="local")
+    history = run(experiment, out=tmp_path / "run", quiet=True)
+    resolved = history.config["resolved"]["availability"]
+    assert resolved["spans"] == {"0": [[0.0, 0.1], [2.0, None]]}
+    assert availability_from(resolved) == availability
     replay(history.directory)
 
 
