@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedraa import api
 from fedraa.callbacks import ProgressBar
-from fedraa.cli.console import print_line, print_table
+from fedraa.cli.console import print_line, print_table, printing_results
 from fedraa.composition.registry import find_method
 from fedraa.config.experiment import Experiment
 from fedraa.errors import plain_text
@@ -69,16 +69,17 @@ def run_comparison(
     printer = _ResultPrinter(len(methods) * len(seeds), bar)
     frame = api.compare(methods, seeds, experiment, terms=terms, tuned=tuned, callbacks=[bar], ended=printer)
     metric_spec = History(frame["directory"].iloc[0]).metric_spec
-    if len(methods) > 1:
-        on_terms = f"on {terms} terms" if terms else "with the default values of each method"
-        print_table(differences_table(pd.read_csv(printer.folder / DIFFERENCES, dtype=str), on_terms))
-    if terms == "paper":
-        for method in methods:
-            print_line(_paper_text(method))
-    print_table(summary_table(frame, experiment, metric_spec))
-    print_line(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {printer.folder}")
-    folder = quote(str(printer.folder))
-    print_line(f"next: fedraa report {folder}; fedraa board {folder}")
+    with printing_results("the comparison", printer.folder):
+        if len(methods) > 1:
+            on_terms = f"on {terms} terms" if terms else "with the default values of each method"
+            print_table(differences_table(pd.read_csv(printer.folder / DIFFERENCES, dtype=str), on_terms))
+        if terms == "paper":
+            for method in methods:
+                print_line(_paper_text(method))
+        print_table(summary_table(frame, experiment, metric_spec))
+        print_line(f"runs, {CELLS}, {DIFFERENCES} and {PLOT} are in {printer.folder}")
+        folder = quote(str(printer.folder))
+        print_line(f"next: fedraa report {folder}; fedraa board {folder}")
 
 
 def differences_table(frame: pd.DataFrame, on_terms: str) -> Table:

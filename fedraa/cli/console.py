@@ -1,6 +1,9 @@
 """Print lines, tables and pages of text for the user."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -17,6 +20,23 @@ WIDEST = 10_000
 def _new_console(**options: Any) -> Console:
     """Return a console that prints a value such as `steps:100:0.1` without an emoji in place of `:100:`."""
     return Console(emoji=False, **options)
+
+
+@contextmanager
+def printing_results(subject: str, path: Path) -> Iterator[None]:
+    """Add to an error of the standard output that the results are complete, for example on a full disk.
+
+    Args:
+        subject: The thing that is complete, such as `the run`.
+        path: The path of the results.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = "standard output"
+            error.add_note(f"{subject} is complete: {path}")
+        raise
 
 
 def page_console() -> Console:

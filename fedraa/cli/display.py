@@ -11,7 +11,7 @@ from rich.table import Table
 from fedraa.callbacks.events import Progress
 from fedraa.callbacks.progress_bar import progress_line
 from fedraa.callbacks.progress_log import next_commands
-from fedraa.cli.console import print_line, print_table
+from fedraa.cli.console import print_line, print_table, printing_results
 from fedraa.numbers import format_count, format_quantity
 from fedraa.objectives.metric_spec import metric_heading
 from fedraa.rundir.config_file import time_unit
@@ -19,6 +19,13 @@ from fedraa.rundir.failures import describe_clients, retried_clients
 from fedraa.rundir.history import History, method_name
 from fedraa.rundir.status import Status
 from fedraa.waiting import is_shown
+
+
+def print_run(history: History) -> None:
+    """Print the result of a finished run, and the commands with which the user can look at it and check it."""
+    with printing_results("the run", history.directory):
+        print_result(history)
+        print_next_commands(history.directory)
 
 
 def print_next_commands(run: Path) -> None:

@@ -50,13 +50,12 @@ class Run:
         ):
             with quick_imports():
                 from fedraa.api import run
-                from fedraa.cli.display import print_next_commands, print_result
+                from fedraa.cli.display import print_run
 
             callbacks = add_progress_bar(self.callbacks, waiting)
             history = run(self.experiment, callbacks=callbacks, restarts=self.restarts)
         if not self.experiment.quiet:
-            print_result(history)
-            print_next_commands(history.directory)
+            print_run(history)
 
 
 @dataclass(frozen=True)
@@ -189,7 +188,7 @@ class Report:
         if self.trust and not self.landscape:
             raise no_effect_error("trust", True, "no --landscape", "give --landscape, or leave it out")
         with show_status_line() as waiting:
-            from fedraa.cli.console import print_line
+            from fedraa.cli.console import print_line, printing_results
             from fedraa.report import report, to_tensorboard, to_wandb
 
             assert waiting is not None
@@ -199,7 +198,8 @@ class Report:
                 to_wandb(self.runs, self.wandb)
             waiting.say(f"writing {self.out}")
             folder = report(self.runs, self.out, theme=self.theme, landscape=self.landscape, trust=self.trust)
-        print_line(f"the report is {self.out}; tables and plots for papers are in {folder}")
+        with printing_results("the report", self.out):
+            print_line(f"the report is {self.out}; tables and plots for papers are in {folder}")
 
 
 @dataclass(frozen=True)

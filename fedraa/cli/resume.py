@@ -52,7 +52,7 @@ class Resume:
         with show_status_line(quiet=self.quiet) as waiting:
             with quick_imports():
                 from fedraa.api import resume
-                from fedraa.cli.display import print_next_commands, print_result
+                from fedraa.cli.display import print_run
 
             callbacks = add_progress_bar(self.callbacks, waiting)
             history = resume(
@@ -63,5 +63,4 @@ class Resume:
                 **fields,
             )
         if not self.quiet:
-            print_result(history)
-            print_next_commands(history.directory)
+            print_run(history)

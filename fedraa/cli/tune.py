@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedraa.cli.console import print_line, print_table
+from fedraa.cli.console import print_line, print_table, printing_results
 from fedraa.components.text import text_of
 from fedraa.config.experiment import Experiment
 from fedraa.numbers import format_count
@@ -48,8 +48,9 @@ def run_tuning(
     waiting.say(f"running trial 1 of {trials * len(methods)}")
     result = tune(methods, space, trials, experiment, jobs=jobs, ended=report_trial)
     waiting.end_display()
-    print_table(best_table(result))
-    print_line(f"next: {_compare_command(methods, experiment, result)}")
+    with printing_results("the tuning", result.file):
+        print_table(best_table(result))
+        print_line(f"next: {_compare_command(methods, experiment, result)}")
 
 
 def _compare_command(methods: Sequence[str], experiment: Experiment, result: Tuned) -> str:

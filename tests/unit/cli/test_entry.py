@@ -14,6 +14,7 @@ import pytest
 
 from fedraa.__main__ import main
 from fedraa.cli.exit_code import exit_code, warnings_in_sentences
+from fedraa.cli.main import main as command_line
 from fedraa.errors import RunWarning
 from fedraa.waiting import printed_log
 
@@ -83,6 +84,20 @@ def test_full_disk_is_one_line_with_the_next_step(note: str, expected: str, caps
     assert err.startswith("fedraa: the system: ")
     assert err.split("; ")[1].startswith(expected)
     assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_run_that_cannot_print_its_result_says_that_it_is_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["run", "--method", "fedavg", "--rounds", "1", "--clients", "2", "--hidden", "4", "--engine", "local"]
+    with suppress(OSError), open("/dev/full", "w", buffering=1) as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        assert command_line([*run, "--out", str(tmp_path / "run")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("fedraa: standard output: ")
+    assert last.endswith(f"is complete: {tmp_path / 'run'}")
+    assert (tmp_path / "run" / "summary.json").is_file()
 
 
 def test_logged_warnings_have_the_form_of_other_warnings(
