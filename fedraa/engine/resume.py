@@ -26,9 +26,11 @@ from fedraa.errors import InputError, RunWarning, short_text
 from fedraa.objectives import Target
 from fedraa.rundir.atomic_files import json_text, raise_unwritable, write_text
 from fedraa.rundir.checkpoint import ASKED, choose_checkpoint, newest_first, read_head
+from fedraa.rundir.config_file import read_config
 from fedraa.rundir.file_names import CHECKPOINTS, CONFIG, MODEL, SEAL, SUMMARY
 from fedraa.rundir.growing_file import describe_damage
 from fedraa.rundir.history import History
+from fedraa.rundir.partition_file import refuse_partition_directory
 from fedraa.rundir.profile import PROFILE
 from fedraa.rundir.run_lock import lock_log
 
@@ -57,11 +59,14 @@ def load_for_resume(
             configuration was changed or has another format.
     """
     history = History(directory)
+    # An error about a damaged configuration comes first, because such a run cannot be extended.
+    read_config(directory / CONFIG)
     check_names(fields, Experiment.model_fields)
     longer = {name: value for name, value in fields.items() if name in StopOptions.model_fields}
     if not longer and (directory / SUMMARY).exists():
         hint = "extend it with a larger --updates, --rounds, --time, --target-accuracy or --target"
         raise InputError("run", "it has ended", got=directory, hint=hint)
+    refuse_partition_directory(directory)
     spec = rebuild_run(directory, model, dataset, fields, trust=trust, doing=doing)
     if longer:
         _check_longer(history, longer, spec)

@@ -13,7 +13,8 @@ from fedraa.data import Federated
 from fedraa.errors import InputError, one_line
 from fedraa.messages import Index
 from fedraa.rundir.atomic_files import replace_file
-from fedraa.rundir.file_names import PARTITION
+from fedraa.rundir.config_file import RESTORE
+from fedraa.rundir.file_names import PARTITION, SUMMARY
 
 
 class ClientRows(Sequence[Index]):
@@ -91,14 +92,25 @@ def _shrink_integers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array
 
 
+def refuse_partition_directory(directory: Path) -> None:
+    """Raise InputError if a run has a directory in place of its partition file, which it could not replace."""
+    path = directory / PARTITION
+    if path.is_dir():
+        raise InputError("partition", f"{path} is a directory", expected="a file", hint="remove it or rename it")
+
+
 def read_partition(directory: Path) -> DataPartition:
     """Return the partition of a run.
 
     Raises InputError if the file is missing or damaged.
     """
     path = directory / PARTITION
+    hint = "resume the run, which restores it"
+    if (directory / SUMMARY).exists():
+        hint = RESTORE
     if not path.exists():
-        raise InputError("partition", f"{directory} has no {PARTITION}", hint="restore it, or start the run again")
+        raise InputError("partition", f"{directory} has no {PARTITION}", hint=hint)
+    refuse_partition_directory(directory)
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
@@ -119,4 +131,4 @@ def read_partition(directory: Path) -> DataPartition:
     # A damaged archive can raise any exception, such as zlib.error or EOFError.
     except Exception as error:
         problem = f"{path} is not a partition, or is damaged: {type(error).__name__}: {one_line(error)}"
-        raise InputError("partition", problem, hint="resume the run, which restores it") from None
+        raise InputError("partition", problem, hint=hint) from None

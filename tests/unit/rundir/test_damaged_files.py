@@ -42,6 +42,32 @@ def test_resume_restores_the_partition(run: Path, damage: Callable[[Path], objec
     assert "consistent" in fl.replay(run)
 
 
+def test_directory_in_place_of_the_partition_is_refused_before_anything_is_removed(run: Path) -> None:
+    (run / "partition.npz").unlink()
+    (run / "partition.npz").mkdir()
+    with refuses("partition", str(run / "partition.npz"), "directory", "remove"):
+        fl.resume(run, rounds=2)
+    assert (run / "summary.json").is_file()
+    assert (run / "model.pt").is_file()
+    with refuses("partition", str(run / "partition.npz"), "directory"):
+        read_partition(run)
+
+
+@pytest.mark.parametrize(("ended", "hint"), [(True, "copy"), (False, "resume")])
+def test_hint_about_a_damaged_partition_works(ended: bool, hint: str, run: Path) -> None:
+    write_text(run / "partition.npz")
+    if not ended:
+        (run / "summary.json").unlink()
+    with refuses("partition", hint):
+        read_partition(run)
+
+
+def test_resume_of_an_ended_run_with_a_damaged_configuration_names_the_damage(run: Path) -> None:
+    cut_off(run / "config.json")
+    with refuses("run", "config.json", "JSON"):
+        fl.resume(run)
+
+
 def test_resume_leaves_an_undamaged_partition_as_it_is(run: Path) -> None:
     before = (run / "partition.npz").stat()
     fl.resume(run, rounds=2)
