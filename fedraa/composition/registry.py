@@ -4,10 +4,10 @@ The crossing `a+b` has the submodels of method a, and the local training and ser
 1). If method a is asynchronous, the crossing has the submodels and the server step of a, and the local training of b.
 """
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -110,7 +110,8 @@ def _find_by_name(name: str) -> Method:
     if name in _registered:
         return _registered[name]
     if not is_path(name):
-        if "/" in name and Path(name).is_dir():
+        # Unlike `Path.is_dir`, this function returns False for a name that is too long for a path.
+        if "/" in name and os.path.isdir(name):
             hint = f"for runs that have ended: fedraa report {name}"
             raise InputError("method", "it is a folder", got=name, expected="a method", hint=hint)
         registered = list_methods()

@@ -1,6 +1,7 @@
 """Loading of data sets by name, from a file or from a folder."""
 
 import inspect
+import os
 from collections.abc import Callable
 from functools import cache, partial
 from importlib.util import find_spec
@@ -78,7 +79,8 @@ def load_dataset(
     if is_path(name.partition("(")[0].strip()):
         return _load_custom(name, folder, targets)
     if name not in DATASETS:
-        if Path(name).exists():
+        # Unlike `Path.exists`, this function returns False for a name that is too long for a path.
+        if os.path.exists(name):
             raise _unknown_form(name)
         raise InputError(
             "dataset",

@@ -1,5 +1,6 @@
 """The availability of devices over time, and its effect on the end times of tasks."""
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -264,7 +265,8 @@ def read_availability(path: Path, clients: int, period: float | None, seed: int 
     """
     if str(path).startswith("daily:"):
         return _parse_daily(str(path), period, seed)
-    if ":" in str(path) and not path.exists():
+    # Unlike `path.exists`, this function returns False for a text that is too long for a path.
+    if ":" in str(path) and not os.path.exists(path):
         raise InputError("availability", got=str(path), expected="a CSV file, daily:SHARE or fedscale:FILE")
     # Importing pandas is slow, and workers do not need it.
     import pandas as pd

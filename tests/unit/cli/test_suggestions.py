@@ -11,6 +11,7 @@ import fedraa as fl
 from fedraa.cli.main import COMMANDS, main
 from fedraa.config.experiment import Experiment
 from fedraa.config.usual_names import USUAL_COMMANDS, USUAL_NAMES
+from fedraa.engine.build import build_run
 
 
 @pytest.mark.parametrize(
@@ -225,3 +226,12 @@ def test_error_of_an_invalid_flag_value_names_the_expected_type(
 def test_folder_as_method_suggests_the_report_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compare", str(tmp_path), "--time", "1"]) == 2
     assert f"fedraa report {tmp_path}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["method", "dataset", "availability"])
+def test_name_that_is_too_long_for_a_path_is_refused_like_any_other(option: str) -> None:
+    name = "a/" + "x" * 300
+    if option == "availability":
+        name = "x:" + name
+    with refuses(option, got=name):
+        build_run(Experiment(**{option: name}))
