@@ -136,7 +136,7 @@ def _convert_named_input(key: object, train: Any, test: Any, y_train: Array, y_t
     for name, values, y in ((f"x_train[{key!r}]", train, y_train), (f"x_test[{key!r}]", test, y_test)):
         x = _as_array(name, values)
         if x.dtype.kind not in "fiub" or len(x) != len(y) or 0 in x.shape:
-            raise InputError(name, got=x, expected=f"numbers, with a row for each of {len(y)} samples")
+            raise InputError(name, got=x, expected=f"real numbers, with a row for each of {len(y)} samples")
         kind = training_type(x, several=True)
         if kind is np.float32:
             converted.append(_as_float32(name, x))
@@ -190,12 +190,12 @@ def _check_inputs(arrays: Mapping[str, Array]) -> None:
         x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
         if x.dtype.kind in "OSU":
             hint = "for text, pass the numbers of its words or characters, as integers [samples, length]"
-            raise InputError(f"x_{split}", got=x, expected="numbers", hint=hint)
+            raise InputError(f"x_{split}", got=x, expected="real numbers", hint=hint)
         if x.ndim < 2 or 0 in x.shape:
             raise InputError(f"x_{split}", got=x, expected="an array [samples, ...] with at least one value")
         if x.dtype.kind not in "fiu":
             hint = "pass x.astype('float32')" if x.dtype.kind == "b" else ""
-            raise InputError(f"x_{split}", got=x, expected="numbers", hint=hint)
+            raise InputError(f"x_{split}", got=x, expected="real numbers", hint=hint)
         if y.ndim < 1:
             raise _not_an_array(f"y_{split}", y)
         if len(x) != len(y):

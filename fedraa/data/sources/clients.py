@@ -299,7 +299,7 @@ def _as_input(x: Any, name: str, *, several: bool) -> Array:
     refuse_masked("samples", x)
     array = np.asarray(x)
     if array.dtype.kind not in "fiub":
-        raise InputError("samples", got=array, expected="numbers")
+        raise InputError("samples", got=array, expected="real numbers")
     kind = training_type(array, several=several)
     if kind is np.float32:
         return as_float32(array, name)
@@ -319,7 +319,7 @@ def as_targets(y: Any) -> Array:
     refuse_masked("labels", y)
     array = np.asarray(y)
     if array.dtype.kind not in "fiub":
-        raise InputError("labels", got=array, expected="numbers", hint=hint_for_labels(array))
+        raise InputError("labels", got=array, expected="real numbers", hint=hint_for_labels(array))
     with np.errstate(over="ignore"):
         if array.dtype.kind == "f":
             return np.require(array, np.float32, ["C", "W"])

@@ -308,7 +308,7 @@ def _not_a_number(field: str, array: Array, kind: str) -> InputError:
     if array.dtype.kind in "US":
         hint = NUMBER_WORDS if kind == "label" else "convert it to tokens first"
         return InputError(field, got=str(array.flat[0]) if array.size else "", expected="numbers", hint=hint)
-    return InputError(field, got=array.item() if array.size == 1 else array, expected="numbers")
+    return InputError(field, got=array.item() if array.size == 1 else array, expected="real numbers")
 
 
 def _as_arrays(part: Any) -> Tree:

@@ -70,6 +70,20 @@ def test_malformed_federated_dataset_is_refused(make: Callable[[], fl.FederatedD
         divide_dataset(make(), DivisionSettings(Iid(), 2, seed=0))
 
 
+@pytest.mark.parametrize(
+    ("train", "field"),
+    [
+        ((X + 1j, Y), "samples"),
+        ((X, Y + 1j), "labels"),
+        ([(x + 1j, 1) for x in X], "row 0 sample"),
+        (({"a": X + 1j}, Y), "samples"),
+    ],
+)
+def test_error_about_complex_numbers_names_real_numbers(train: Any, field: str) -> None:
+    with refuses(f"dataset 'mine': {field}", "real numbers"):
+        divide_dataset(fl.FederatedDataset("mine", train, train), DivisionSettings(Iid(), 2, seed=0))
+
+
 def test_client_names_that_mix_words_and_numbers_are_refused() -> None:
     clients = np.array([1, 2, 10] * 4)
     data = fl.FederatedDataset("mine", (X, Y), (X, Y), clients=clients, test_clients=["1", "2", "10"] * 4)
