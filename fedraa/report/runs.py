@@ -168,8 +168,9 @@ def default_options() -> Mapping[str, Any]:
 def load_groups(directories: Sequence[Path]) -> list[Group]:
     """Return groups of runs. The runs of a group differ only in their seeds.
 
-    Each directory is a run directory or a folder of run directories. Raises InputError if a directory is not a run, has
-    no evaluation yet, or occurs twice.
+    Runs with models of different sizes, or with samples of different shapes, are not in one group. Each directory is a
+    run directory or a folder of run directories. Raises InputError if a directory is not a run, has no evaluation yet,
+    or occurs twice.
     """
     runs = [Run(directory) for directory in chain.from_iterable(map(_find_runs, directories))]
     if not runs:
@@ -184,10 +185,10 @@ def load_groups(directories: Sequence[Path]) -> list[Group]:
                 f"and the main metric of {runs[0].directory} is {runs[0].metric_spec.main}",
                 hint="give runs of one objective",
             )
-    groups: dict[tuple[str, str], dict[int, Run]] = {}
+    groups: dict[tuple[str, str, str], dict[int, Run]] = {}
     for run in runs:
         options = {name: value for name, value in run.options.items() if name not in PER_RUN}
-        seeds = groups.setdefault((repr(options), _method_configuration(run)), {})
+        seeds = groups.setdefault((repr(options), _method_configuration(run), _model_and_samples(run)), {})
         if run.seed in seeds:
             raise InputError(
                 "runs",
@@ -229,6 +230,17 @@ def _method_configuration(run: Run) -> str:
     if run.options["capacities"] == "auto" and isinstance(submodel, Mapping):
         method["submodel"] = {name: value for name, value in submodel.items() if name != "capacities"}
     return json.dumps(_integers_to_floats(method), sort_keys=True)
+
+
+def _model_and_samples(run: Run) -> str:
+    """Return the size of the model and the form of the samples as a text.
+
+    They can differ between runs with equal options if the model or the data set is an object or a changed file.
+    """
+    resolved = run.config["resolved"]
+    inputs = resolved.get("inputs", {})
+    form = [resolved.get("tensors"), resolved["parameters"], inputs.get("classes"), inputs.get("samples")]
+    return json.dumps(form, sort_keys=True)
 
 
 def _integers_to_floats(value: Any) -> Any:

@@ -129,6 +129,15 @@ def test_method_objects_with_one_name_have_numbered_labels(tmp_path: Path) -> No
     assert [group.label for group in load_groups([tmp_path])] == ["fedasync #1", "fedasync #2"]
 
 
+def test_seeds_with_different_models_are_separate_groups(tmp_path: Path) -> None:
+    flags = {name: value for name, value in FLAGS.items() if name != "hidden"}
+    for seed, width in enumerate((2, 6)):
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, width), torch.nn.Linear(width, 10))
+        run(Experiment(method="fedavg", rounds=1, seed=seed, out=tmp_path / f"{seed}", **flags), model=model)
+    groups = load_groups([tmp_path])
+    assert [(group.label, len(group.runs)) for group in groups] == [("fedavg #1", 1), ("fedavg #2", 1)]
+
+
 def test_file_names_of_groups_with_similar_labels_differ(tmp_path: Path) -> None:
     for number, name in enumerate(("my avg", "my-avg", "метод", "схема")):
         own = replace(fedraa.method("fedasync"), name=name)
