@@ -238,8 +238,8 @@ def _model_and_samples(run: Run) -> str:
     They can differ between runs with equal options if the model or the data set is an object or a changed file.
     """
     resolved = run.config["resolved"]
-    inputs = resolved.get("inputs", {})
-    form = [resolved.get("tensors"), resolved["parameters"], inputs.get("classes"), inputs.get("samples")]
+    inputs = resolved["inputs"]
+    form = [resolved["tensors"], resolved["parameters"], inputs["classes"], inputs["samples"]]
     return json.dumps(form, sort_keys=True)
 
 
