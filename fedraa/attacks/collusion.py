@@ -30,7 +30,8 @@ class Collusion(Stateful):
     Args:
         plan: The attack and the attackers.
         size: Number of parameters of the model, d.
-        voters: Number of updates in an asynchronous server's buffer; without a buffer, number of all clients.
+        voters: Number of updates or clients that fill an asynchronous server's buffer; without a buffer, number of all
+            clients.
     """
 
     state_fields: ClassVar[tuple[str, ...]] = ("_seen",)

@@ -205,9 +205,12 @@ def _make_store(
 
 def _count_voters(update: AsyncRule, clients: int) -> int:
     """Return how many updates fill the rule's buffer, or the number of all clients if the rule has no buffer."""
-    if update.per_step > 1:
-        return update.per_step
-    return clients
+    if update.per_step == 1:
+        return clients
+    # A robust aggregator combines deltas of different clients, so that the buffer never holds more of them.
+    if getattr(update, "aggregator", None) is not None:
+        return min(clients, update.per_step)
+    return update.per_step
 
 
 @dataclass(frozen=True)

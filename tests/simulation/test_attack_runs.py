@@ -85,6 +85,16 @@ def train_all_honestly(spec: Any) -> dict[int, np.ndarray]:
     return deltas
 
 
+def test_alie_computes_the_z_of_the_paper_from_the_clients_in_a_robust_buffer(tmp_path: Path) -> None:
+    """A robust buffer of 10 holds the deltas of only 6 clients: z is 0 for 2 of 6 attackers, and 0.18 for 3 of 10."""
+    fields = SMALL | {"method": "fedbuff", "aggregator": "median", "attack": "alie(z=None)", "updates": 3}
+    digests = set()
+    for number, more in enumerate([{}, {"buffer_size": 6}, {"attack": "alie(z=0)"}]):
+        run_of_case = run(Experiment(**fields | more, out=tmp_path / str(number)))
+        digests.add(run_of_case.summary["model_sha256"])
+    assert len(digests) == 1
+
+
 def test_backdoor_run_measures_the_attack_success_which_the_median_lowers(tmp_path: Path) -> None:
     fields = {**SMALL, "local_steps": 20, "hidden": (30,), "method": "fedavg", "rounds": 8}
     attacked = run(Experiment(**fields, attack="backdoor(target=3, share=0.5, scale=3.0)", out=tmp_path / "attacked"))
