@@ -8,6 +8,7 @@ from fedraa.aggregation.robust.rows import RobustAggregator
 from fedraa.attacks.alie import ALIE
 from fedraa.attacks.ipm import IPM
 from fedraa.components.text import text_of
+from fedraa.composition.overrides import chosen_value
 from fedraa.engine.run_spec import RunSpec, participation_of
 from fedraa.errors import InputError
 from fedraa.ledger.participation import All, count_of, expected_cohort
@@ -31,6 +32,11 @@ def check_robust(spec: RunSpec) -> None:
     if participation is None:
         voters = min(clients, spec.method.update.per_step)
         remedy = f"give --buffer-size {needed} or more"
+        size = chosen_value(spec.experiment, "buffer_size")
+        if size is not None and size > clients:
+            problem = f"the buffer of {text_of(aggregator)} waits for updates of different clients"
+            expected = f"at most {clients}, the number of clients"
+            raise InputError("buffer_size", problem, got=size, expected=expected)
     else:
         voters = round(expected_cohort(participation, clients) or clients)
         remedy = f"give a participation of {needed} or more clients"

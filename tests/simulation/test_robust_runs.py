@@ -110,6 +110,17 @@ def test_error_for_too_few_deltas_names_the_option_that_gives_more(
     build_run(Experiment(**SMALL | fields | remedy, aggregator="median"))
 
 
+@pytest.mark.parametrize("name", ["buffer_size", "update.size"])
+def test_robust_buffer_larger_than_the_number_of_clients_is_refused(name: str) -> None:
+    def build(size: int) -> None:
+        sized = {"buffer_size": size} if name == "buffer_size" else {"override": {name: size}}
+        build_run(Experiment(**SMALL, method="fedbuff", aggregator="median", **sized))
+
+    build(SMALL["clients"])
+    with refuses("buffer_size", str(SMALL["clients"]), got=SMALL["clients"] + 1):
+        build(SMALL["clients"] + 1)
+
+
 @pytest.mark.parametrize(
     "aggregator", ["median", "trimmed-mean", "krum", "multi-krum", "bulyan", "centred-clipping", "fltrust"]
 )
