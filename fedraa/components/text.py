@@ -111,7 +111,7 @@ def text_of(part: object) -> Any:
         return described
     values = {name: value for name, value in described.items() if name != KIND}
     if not isinstance(part, Mapping):
-        values = {name: value for name, value in values.items() if value != _default_value(part, name)}
+        values = {name: value for name, value in values.items() if value != default_value(part, name)}
     if not values:
         return described[KIND]
     return f"{described[KIND]}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
@@ -139,7 +139,7 @@ def values_of(part: object) -> dict[str, Any]:
     return {name: vars(part)[name] for name in parameters if name in getattr(part, "__dict__", {})}
 
 
-def _default_value(part: object, name: str) -> object:
+def default_value(part: object, name: str) -> object:
     """Return the default of an argument of the component's class; `Parameter.empty` if it has none."""
     parameters = inspect.signature(type(part)).parameters
     if name not in parameters:

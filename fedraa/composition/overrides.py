@@ -9,7 +9,7 @@ from inspect import get_annotations, isclass
 from typing import Any, TypeVar, get_type_hints
 
 from fedraa.components.registry import ComponentRegistry
-from fedraa.components.text import is_built_in, text_of
+from fedraa.components.text import COMPONENT_TEXT, KIND, default_value, describe_component, is_built_in, text_of
 from fedraa.errors import InputError, closest_name, suggest_closest
 from fedraa.numbers import convert_numbers, to_python_value
 from fedraa.server.async_rule import ASYNC_RULE
@@ -127,7 +127,8 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
         name: The name of the method, for errors.
 
     Raises:
-        InputError: The method does not have or allow a value. The field of the error is the shortcut or the path.
+        InputError: The method does not have or allow a value, or a component and a shortcut set different values. The
+            field of the error is the shortcut or the path.
     """
     names: dict[str, str] = {}
     for key in sorted(values, key=_sort_key):
@@ -137,9 +138,53 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
         if path in names:
             problem = f"{names[path]} sets the same value"
             raise InputError(key, problem, got=_shown_value(values[key]), hint="give one of the two")
+        changed = _replace_at_path(method, path, values[key], key)
+        owners = [owner for owner in names if owner in REGISTRIES and path.startswith(f"{owner}.")]
+        # A path names a field of the component, so that it may change a value in the component's text.
+        if owners and key in SHORTCUTS:
+            owner = max(owners, key=len)
+            before = _value_at_path(method, path)
+            defaults = [_default_at_path(values[names[owner]], owner, path), _default_in_class(method, path)]
+            if before not in (*defaults, _value_at_path(changed, path)):
+                problem = f"{names[owner]} {text_of(values[names[owner]])} has {_shown_value(before)}"
+                raise InputError(key, problem, got=_shown_value(values[key]), hint="give one of the two")
         names[path] = key
-        method = _replace_at_path(method, path, values[key], key)
+        method = changed
     return method
+
+
+def _value_at_path(owner: Any, path: str) -> Any:
+    """Return the value at a path below a method or a component; `Ellipsis` if it has no such value."""
+    for name in path.split("."):
+        owner = getattr(owner, name, ...)
+    return owner
+
+
+def _default_in_class(method: Any, path: str) -> Any:
+    """Return the default in the class of the component that has the value at a path."""
+    owner, _, name = path.rpartition(".")
+    return default_value(_value_at_path(method, owner), name)
+
+
+def _default_at_path(source: object, owner: str, path: str) -> Any:
+    """Return the value that a component has without arguments; `Ellipsis` if it needs arguments or has no such value.
+
+    Args:
+        source: The component as the user gives it.
+        owner: The path of the component.
+        path: The path of the value.
+    """
+    described = describe_component(source)
+    kind = described
+    if isinstance(described, Mapping):
+        kind = described[KIND]
+    elif match := COMPONENT_TEXT.fullmatch(str(described)):
+        kind = match["kind"]
+    try:
+        component = REGISTRIES[owner].resolve(kind)
+    except InputError:
+        return ...
+    return _value_at_path(component, path.removeprefix(f"{owner}."))
 
 
 def _sort_key(key: str) -> tuple[int, int]:

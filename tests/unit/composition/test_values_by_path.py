@@ -13,6 +13,7 @@ from fedraa.composition.registry import list_methods
 from fedraa.config.experiment import Experiment
 from fedraa.methods.fed_quilt import DeltaMix
 from fedraa.methods.fedasync import ConvexMix
+from fedraa.methods.fedbuff import FedBuffRule
 from fedraa.server.optimizers import Momentum
 from fedraa.server.schedule import AsyncSchedule
 from fedraa.settings.resolve import resolve_method
@@ -130,6 +131,41 @@ def test_error_about_a_component_names_the_path_and_the_field() -> None:
 def test_a_value_that_is_set_twice_is_refused() -> None:
     with refuses("update.mixing", "mixing", got=0.5):
         resolve_method(Experiment(method="fedasync", mixing=0.3, override={"update.mixing": 0.5}))
+
+
+@pytest.mark.parametrize(
+    ("method", "component", "option", "value"),
+    [
+        ("fedavg", {"server_optimizer": "adam(server_lr=3)"}, "server_lr", 0.5),
+        ("fedavg", {"server_optimizer": Momentum(server_lr=3)}, "server_lr", 0.5),
+        ("fedavg", {"server_optimizer": {"kind": "adam", "server_lr": 3}}, "server_lr", 0.5),
+        ("fedasync", {"async_rule": "convex-mix(mixing=0.3)"}, "mixing", 0.5),
+        ("fedasync", {"async_rule": "convex-mix(staleness='hinge')"}, "staleness", "constant"),
+        ("fedbuff", {"async_rule": "buffer(size=3)"}, "buffer_size", 5),
+        ("fedbuff", {"async_rule": "buffer(optimizer='adam')"}, "server_optimizer", "yogi"),
+        ("fedavg", {"submodel": "prefix(capacities=(0.5, 1))"}, "capacities", (0.25, 1)),
+    ],
+)
+def test_option_that_contradicts_a_value_of_a_component_is_refused(
+    method: str, component: dict[str, Any], option: str, value: object
+) -> None:
+    with refuses(option):
+        resolve_method(Experiment(method=method, **component, **{option: value}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "server_lr"),
+    [
+        ({"server_optimizer": "adam(server_lr=3)", "server_lr": 3.0}, 3.0),
+        ({"server_optimizer": "adam(beta1=0.5)", "server_lr": 0.4}, 0.4),
+        ({"server_optimizer": "adagrad", "server_lr": 0.5}, 0.5),
+        ({"method": "fedbuff", "async_rule": FedBuffRule(optimizer=Momentum()), "server_lr": 0.4}, 0.4),
+        ({"method": "fedasync", "async_rule": "buffer", "server_optimizer": "adam", "server_lr": 0.4}, 0.4),
+    ],
+)
+def test_option_that_replaces_a_default_of_a_component_is_accepted(fields: dict[str, Any], server_lr: float) -> None:
+    method: Any = resolve_method(Experiment(**{"method": "fedavg"} | fields))
+    assert method.update.optimizer.server_lr == server_lr
 
 
 def test_momentum_by_path_is_refused_for_an_optimizer_without_momentum() -> None:
