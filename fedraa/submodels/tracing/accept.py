@@ -14,11 +14,14 @@ from fedraa.errors import InputError, first_line
 from fedraa.models.computed_weights import copy_computed
 from fedraa.models.forward import forward
 from fedraa.submodels.scripted import copy_scripts
+from fedraa.submodels.tracing.memory import check_memory
 from fedraa.submodels.tracing.recorder import iterate_tensors
 
 
 def check_kinds(module: nn.Module) -> None:
     """Raise InputError if a tensor has no values or is not dense, or a trainable parameter is not finite float32.
+
+    Also raise it if a copy of the module would train differently, as `check_memory` describes.
 
     Buffers may contain infinities, because attention masks do.
     """
@@ -40,6 +43,7 @@ def check_kinds(module: nn.Module) -> None:
         if p.requires_grad and not torch.isfinite(p).all():
             problem = f"parameter {name!r} has initial values that are not finite"
             raise InputError("module", problem, hint="set them first")
+    check_memory(module)
 
 
 def check_code(module: nn.Module) -> None:
