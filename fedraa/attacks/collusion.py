@@ -40,7 +40,7 @@ class Collusion(Stateful):
         self.plan = plan
         self._size = size
         self._voters = voters
-        # For each client whose deltas the attackers see: its last delta [d].
+        # The last delta [d] of each client whose deltas the attackers see.
         self._seen: dict[int, Vector] = {}
 
     def observe(self, client: int, row: Vector) -> None:

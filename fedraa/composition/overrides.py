@@ -143,14 +143,28 @@ def set_values(method: M, values: Mapping[str, object], name: str) -> M:
         # A path names a field of the component, so that it may change a value in the component's text.
         if owners and key in SHORTCUTS:
             owner = max(owners, key=len)
-            before = _value_at_path(method, path)
-            defaults = [_default_at_path(values[names[owner]], owner, path), _default_in_class(method, path)]
-            if before not in (*defaults, _value_at_path(changed, path)):
+            before = _set_by_component(method, values[names[owner]], owner, path)
+            if before not in (..., _value_at_path(changed, path)):
                 problem = f"{names[owner]} {text_of(values[names[owner]])} has {_shown_value(before)}"
                 raise InputError(key, problem, got=_shown_value(values[key]), hint="give one of the two")
         names[path] = key
         method = changed
     return method
+
+
+def _set_by_component(method: Any, source: object, owner: str, path: str) -> Any:
+    """Return the value at a path if the user's component sets it; `Ellipsis` if it is a default of the component.
+
+    Args:
+        method: The method, which has the component.
+        source: The component as the user gives it.
+        owner: The path of the component.
+        path: The path of the value.
+    """
+    value = _value_at_path(method, path)
+    if value in (_default_at_path(source, owner, path), _default_in_class(method, path)):
+        return ...
+    return value
 
 
 def _value_at_path(owner: Any, path: str) -> Any:
